@@ -60,7 +60,7 @@ make_venv() {
 
 # pip's own words go to the log: they name the addresses of mirrors, which are nobody's business on a screen.
 pip_install() {
-    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off "$@" >>"$LOG" 2>&1 || {
+    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off --no-compile "$@" >>"$LOG" 2>&1 || {
         grep '^ERROR' "$LOG" | tail -n 5 | sed -E 's#[a-z+]+://[^ ,)]+#<address>#g' >&2 || true
         if grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|from versions: none' "$LOG"; then
             fail "pip could not reach its package index. The first set-up needs a network (or PIP_INDEX_URL, PIP_FIND_LINKS);" \
@@ -121,6 +121,9 @@ install_deepspeed() {
         || say "DeepSpeed could not be built, so tests of ZeRO will not run ($LOG tells more)"
 }
 
+# 33,000 modules: pip would compile them on one core, and several processes that start at once each what they import.
+compile_modules() { "$VENV/bin/python" -m compileall -q -j 0 "$VENV"/lib/python*/site-packages >>"$LOG" 2>&1 || true; }  # some are of Python 2
+
 # What the rule `code` of a reward runs in, and its tests; without it the rule is refused, and the tests say so.
 install_sandbox() {
     [ -d tests/unit ] || return 0
@@ -140,9 +143,11 @@ main() {
     if [ -n "$chosen" ]; then echo "$chosen" >"$VENV/accelerator"; fi
     pip_install "pip==$PIP_VERSION" packaging
     "install_$(accelerator)"
-    install_browser
     install_sandbox
+    install_browser &  # beside what is compiled and built
+    compile_modules
     install_deepspeed
+    wait
     fingerprint >"$STAMP"
     say "done in $SECONDS s"
 }

@@ -36,7 +36,6 @@ _TOGETHER = {
     "tests/browser/": "browser",
     "tests/tiny/vllm/": "vllm in 4 bit",
     "tests/tiny/vllm_served/": "vllm served",
-    "tests/tiny/vllm_lora/": "vllm with LoRA",
     # Most ask one service; the others import lm-eval, and torch with it, into the process of its tests.
     **{
         f"tests/tiny/serving/test_{name}": "the served demo"
@@ -53,6 +52,8 @@ _TOGETHER = {
             "eval_thinking",
             "preflight",
             "task_names",
+            "rowless_tokens",
+            "structure_costs",
         )
     },
     "tests/tiny/reward/test_on_vllm": "rewards on vllm",
@@ -63,7 +64,6 @@ _TOGETHER = {
 _LONG = (
     "tests/tiny/vllm_served/",
     "tests/browser/",
-    "tests/tiny/vllm_lora/",
     "tests/tiny/training/test_methods",
     "tests/tiny/vllm/",
     "tests/tiny/reward/test_on_vllm.py",
@@ -75,9 +75,9 @@ _LONG = (
     "tests/tiny/serving/",
 )
 _STARTS_VLLM = ("tests/tiny/vllm", "tests/tiny/reward/test_on_vllm.py")
-_VLLM_START_LIMIT_S = 600
+_VLLM_START_LIMIT_S = 1200
 # Each ends the service that its folder shares, so the other files of the folder come before it.
-_ENDS_WHAT_IS_SHARED = ("tests/tiny/vllm_served/test_qserve_killed.py", "tests/tiny/vllm/test_restart.py")
+_ENDS_WHAT_IS_SHARED = ("tests/tiny/vllm_served/test_qserve_killed.py", "tests/tiny/vllm/test_killed.py")
 
 
 # Real processes on a machine that others use, too: what fails is tried once more, and a run that needed

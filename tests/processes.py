@@ -6,7 +6,7 @@ import sys
 
 import psutil
 
-__all__ = ["environment", "python_for", "words"]
+__all__ = ["environment", "is_running", "python_for", "words"]
 
 
 def words(process: psutil.Process) -> list[str]:
@@ -31,3 +31,11 @@ def python_for(code: str) -> list[str]:
     That is scikit-learn and vLLM, with several seconds of imports of their own.
     """
     return [sys.executable, "-c", f"import sys; sys.modules['sklearn'] = sys.modules['vllm'] = None; {code}"]
+
+
+def is_running(pid: int) -> bool:
+    """Whether it computes; a process may end between two looks at it, and a zombie has ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

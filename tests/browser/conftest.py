@@ -1,7 +1,7 @@
 """The real stack (demo chat and reward models, gateway, UI) under a key, and a real browser.
 
-One stack for each test process, started by the first test that needs it; one browser for each file. A browser that is
-driven keeps an event loop running in its thread, which asyncio's own tests in other files would stumble over.
+One stack and one browser for all files, ended with the last of them (tests/shared.py): a browser that is driven keeps
+an event loop running in its thread, which asyncio's own tests in other folders would stumble over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
 from scripts.setup_browser import FLAGS, NONE, of_the_system
 
@@ -105,7 +105,7 @@ def stack(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         process.wait(120)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(browser_path: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=list(FLAGS))
@@ -113,14 +113,41 @@ def browser(browser_path: str) -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def profile(stack: Stack, browser: Browser) -> Iterator[BrowserContext]:
-    """A fresh browser profile."""
+@dataclass
+class Profile:
+    """A browser's profile, and a tab of it that stays open; `forget` leaves but what the network cache holds."""
+
+    context: BrowserContext
+    blank: Page
+    url: str
+
+    def forget(self) -> None:
+        for page in self.context.pages:
+            if page is not self.blank:
+                page.close()
+        self.context.clear_cookies()
+        self.context.clear_permissions()
+        session = self.context.new_cdp_session(self.blank)
+        for origin in (self.url, self.url.replace("127.0.0.1", "localhost")):
+            session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+        session.detach()
+
+
+@pytest.fixture(scope="session")
+def kept_profile(stack: Stack, browser: Browser) -> Iterator[Profile]:
+    """For all tests: a new one compiles the page's scripts anew, for a second each time."""
     context = browser.new_context(base_url=stack.url, locale="en-US")
     context.set_default_timeout(PATIENCE_MS)
     context.set_default_navigation_timeout(PATIENCE_MS)
-    yield context
+    yield Profile(context, context.new_page(), stack.url)
     context.close()
+
+
+@pytest.fixture
+def profile(kept_profile: Profile) -> Iterator[BrowserContext]:
+    """A browser profile that knows nothing of what was done in it before."""
+    yield kept_profile.context
+    kept_profile.forget()
 
 
 @pytest.fixture
@@ -129,13 +156,14 @@ def visitor(stack: Stack, profile: BrowserContext) -> Iterator[BrowserContext]:
     foreign: list[str] = []
     own = urlsplit(stack.url).netloc
 
-    def look(url: str) -> None:
-        parts = urlsplit(url)
+    def look(request: Request) -> None:
+        parts = urlsplit(request.url)
         if parts.scheme not in ("data", "blob", "about") and parts.netloc != own:
-            foreign.append(url)
+            foreign.append(request.url)
 
-    profile.on("request", lambda request: look(request.url))
+    profile.on("request", look)
     yield profile
+    profile.remove_listener("request", look)
     assert not foreign, "requests that left for elsewhere"
 
 

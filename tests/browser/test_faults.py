@@ -44,22 +44,6 @@ def test_a_killed_chat_worker_is_told_in_a_sentence_and_comes_back(signed_in: Br
     expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(1)
 
 
-def test_a_killed_ui_takes_nothing_with_it_and_comes_back(signed_in: BrowserContext, stack) -> None:
-    page = open_page(signed_in)
-    first = stack.pid(UI)
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    stack.until(lambda: signed_in.request.get("/gradio_api/app_id").status == 503)
-    assert is_ready(signed_in, stack), "the models are not touched"
-    seen = signed_in.request.get("/", headers={"accept": "text/html"})
-    assert seen.status == 200 and "Traceback" not in seen.text()
-    page.goto("/")
-    expect(page.locator("#qs-send")).to_be_visible()
-    ask(page, "What is 17 + 25?")
-    expect(page.get_by_text("42", exact=True).first).to_be_visible()
-    assert stack.pid(UI) not in (None, first)
-
-
 def test_an_open_page_says_that_its_ui_is_gone(signed_in: BrowserContext) -> None:
     page = open_page(signed_in)
     page.route("**/gradio_api/app_id", lambda route: route.fulfill(status=503, body="{}"))
@@ -74,29 +58,25 @@ def test_an_open_page_says_that_its_ui_is_gone(signed_in: BrowserContext) -> Non
     expect(told).to_have_count(0)
 
 
-def test_an_open_page_whose_ui_was_killed_goes_on_with_its_conversation(signed_in: BrowserContext, stack) -> None:
+def test_a_killed_ui_takes_nothing_with_it_and_its_page_goes_on(signed_in: BrowserContext, stack) -> None:
     page = open_page(signed_in)
     ask(page, "What is 17 + 25?")
     expect(page.get_by_text("42", exact=True).first).to_be_visible()
     page.evaluate("window.isTheOldPage = true")
     page.locator("#qs-question textarea").fill("What is 30 + 5?")
-    os.kill(stack.pid(UI), signal.SIGKILL)
+    first = stack.pid(UI)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    stack.until(lambda: signed_in.request.get("/gradio_api/app_id").status == 503)
+    assert is_ready(signed_in, stack), "the models are not touched"
+    seen = signed_in.request.get("/", headers={"accept": "text/html"})
+    assert seen.status == 200 and "Traceback" not in seen.text()
     page.wait_for_function("!window.isTheOldPage")
     expect(page.get_by_role("log").first.get_by_text("17 + 25")).to_be_visible()
     expect(page.locator("#qs-question textarea")).to_have_value("What is 30 + 5?")  # nobody has sent it yet
     page.locator("#qs-send").click()
     expect(page.get_by_text("35", exact=True).first).to_be_visible()
-
-
-def test_two_tabs_at_once_keep_to_themselves(signed_in: BrowserContext) -> None:
-    one, two = open_page(signed_in), open_page(signed_in)
-    ask(one, "What is 17 + 25?")
-    ask(two, "What is 30 + 12?")
-    for page, own, other in ((one, "17 + 25", "30 + 12"), (two, "30 + 12", "17 + 25")):
-        bot = page.get_by_role("log").first
-        expect(bot.get_by_text("42", exact=True)).to_be_visible()
-        expect(bot.get_by_text(own)).to_be_visible()
-        expect(bot.get_by_text(other)).to_have_count(0)
+    assert stack.pid(UI) not in (None, first)
 
 
 def test_one_visitors_streams_are_closed_to_another(signed_in: BrowserContext, browser, stack) -> None:

@@ -59,6 +59,7 @@ class _EchoWire:
     title: ClassVar[str] = "echo"
     speaks_our_errors: ClassVar[bool] = False
     takes_client_headers: ClassVar[bool] = False
+    continues_streams: ClassVar[bool] = False
     reports_fields: ClassVar[bool] = False
     closed: Mapping[str, str] = {"/shutdown": "it ends the worker, which belongs to `qserve up`"}
     routes: Mapping[tuple[str, str], WireRoute] = {

@@ -24,7 +24,6 @@ _NOTED = re.compile(rf"({re.escape(_ROOT)}qserve/(?!.*lazy_pools)|/(?:transforme
 _GIB = 1024**3
 _GRAPH = inspect.signature(torch.cuda.graph)
 _GENERATOR = torch.Generator
-_OPTIONS = ("num_warps", "num_stages")
 
 
 def where() -> str:
@@ -100,21 +99,23 @@ def in_place_of_cuda(card: Any) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch, "Generator", lambda device=None: _GENERATOR()))
         stack.enter_context(mock.patch.object(forward, "_pools", []))
         if importlib.util.find_spec("triton") is not None:
+            from triton.backends.nvidia.compiler import CUDAOptions
             from triton.runtime.jit import JITFunction
 
-            stack.enter_context(mock.patch.object(JITFunction, "run", _launching(card)))
+            launch = _launching(card, frozenset(CUDAOptions.__dataclass_fields__))
+            stack.enter_context(mock.patch.object(JITFunction, "run", launch))
         yield
 
 
-def _launching(card: Any) -> Any:
-    """What takes the place of a launch of one of Triton's kernels."""
+def _launching(card: Any, options: frozenset[str]) -> Any:
+    """What takes the place of a launch of one of Triton's kernels; `options` are those that its compiler knows."""
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         """Its arguments are those that it names; tensors lie on the card, as does the launch.
 
         They lie end to end, but those whose rows' distance the kernel is told.
         """
-        constants = {name: one for name, one in kwargs.items() if name not in _OPTIONS}
+        constants = {name: one for name, one in kwargs.items() if name not in options}
         kernel.signature.bind(*args, **constants)
         assert all(part > 0 for part in grid)
         assert card.num_guards, f"{kernel.fn.__name__} is launched on whatever card is the current one"

@@ -55,10 +55,12 @@ HYBRIDS = ("qwen3.5", "qwen3.5-moe", "qwen3-next")
 
 
 def build(family: str, num_layers: int = 4, expert_width: int = 32, inner: int = 96, hidden: int = 64) -> Any:
-    """A model of `family`, the same at every call."""
+    """A model of `family`, the same at every call; of a hybrid's layers the last has full attention."""
     torch.manual_seed(11)
     experts = {**_EXPERTS, "moe_intermediate_size": expert_width}
     shared = {**experts, "shared_expert_intermediate_size": 32}
+    body = {**_BODY, "num_hidden_layers": num_layers}
+    hybrid = {**_LINEAR, "full_attention_interval": num_layers}
     dense = {**_BODY, "intermediate_size": inner, "hidden_size": hidden, "num_hidden_layers": num_layers}
     match family:
         case "qwen3":
@@ -66,13 +68,13 @@ def build(family: str, num_layers: int = 4, expert_width: int = 32, inner: int =
         case "qwen2":  # biases of q, k and v, no norms of heads
             model = Qwen2ForCausalLM(Qwen2Config(**dense))
         case "qwen3-moe":
-            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**_BODY, **_DENSE, **experts))
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**body, **_DENSE, **experts))
         case "qwen3.5":
-            model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**DENSE_HYBRID))
+            model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**{**DENSE_HYBRID, **body, **hybrid}))
         case "qwen3.5-moe":
-            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**_BODY, **_LINEAR, **_MROPE, **shared))
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**body, **hybrid, **_MROPE, **shared))
         case "qwen3-next":
-            model = Qwen3NextForCausalLM(Qwen3NextConfig(**_BODY, **_DENSE, **_LINEAR, **shared))
+            model = Qwen3NextForCausalLM(Qwen3NextConfig(**body, **_DENSE, **hybrid, **shared))
         case _:
             raise ValueError(family)
     return model.float().eval()

@@ -11,6 +11,7 @@ from qserve.engines.transformers.worker.grammar.matcher import Grammar
 from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 
 _VOCAB = 1 << 18
+_EVEN, _ODD = (np.packbits(np.arange(_VOCAB) % 2 == rest, bitorder="little").tobytes() for rest in (0, 1))
 
 
 @dataclass
@@ -46,7 +47,7 @@ class GatedMatcher:
         if self.num_seen >= self.gate.num_before:
             self.gate.reached.set()
             assert self.gate.open.wait(60)
-        return np.packbits(np.arange(_VOCAB) % 2 == self.num_seen % 2, bitorder="little").tobytes()
+        return _ODD if self.num_seen % 2 else _EVEN
 
 
 def gated(num_before: int, *, is_open: bool = False) -> tuple[AnswerGrammar, Gate]:

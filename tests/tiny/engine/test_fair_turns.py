@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.tiny.engine.running import generated, idle, prompts, running, sequenc
 BATCHERS = pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
 POOLS = pytest.mark.parametrize("kv_cache_tokens", [4096, 512], ids=["roomy", "tight"])
 Copy = Callable[[], Any]
+Meant = Callable[[list[int], int], list[int]]
 _LONG = 60
 
 
@@ -33,11 +35,22 @@ def copy(tiny: Any) -> Copy:
     return lambda: AutoModelForCausalLM.from_pretrained(tiny).eval()
 
 
+@pytest.fixture(scope="module")
+def meant(model: Any) -> Meant:
+    """What `generate` says after a prompt, asked once."""
+
+    @cache
+    def said(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
+        return generated(model, list(prompt), max_tokens)
+
+    return lambda prompt, max_tokens: said(tuple(prompt), max_tokens)
+
+
 @BATCHERS
 @POOLS
 @pytest.mark.parametrize("is_background", [False, True])
 async def test_a_chat_ends_before_any_of_the_many_answers_that_came_first(
-    kind: type[Any], kv_cache_tokens: int, is_background: bool, model: Any, copy: Copy
+    kind: type[Any], kv_cache_tokens: int, is_background: bool, meant: Meant, copy: Copy
 ) -> None:
     wide = Turn("a", "wide", is_background)
     asked = prompts(8, 40)
@@ -50,12 +63,12 @@ async def test_a_chat_ends_before_any_of_the_many_answers_that_came_first(
                 await asyncio.sleep(0.001)
         for number, prompt in enumerate(chats):
             chat = _of(Turn("b", f"chat{number}"), f"b{number}", prompt, 4)
-            assert await tokens_of(batcher, chat) == generated(model, prompt, 4)
+            assert await tokens_of(batcher, chat) == meant(prompt, 4)
             assert not any(task.done() for task in tasks), "it waited for the end of another client's answer"
         answers = await asyncio.gather(*tasks)
         await idle(batcher)
     for prompt, tokens in zip(asked, answers, strict=True):
-        assert tokens == generated(model, prompt, _LONG)
+        assert tokens == meant(prompt, _LONG)
 
 
 @BATCHERS
@@ -109,14 +122,16 @@ async def test_a_prompt_does_not_wait_until_all_of_another_client_are_read(copy:
 
 
 @pytest.mark.parametrize(("own", "other"), [("", "b"), ("a", ""), ("a", "b")])
-async def test_a_cached_prompt_is_found_with_the_same_salt_alone(own: str, other: str, model: Any, copy: Copy) -> None:
+async def test_a_cached_prompt_is_found_with_the_same_salt_alone(
+    own: str, other: str, meant: Meant, copy: Copy
+) -> None:
     prompt = prompts(1, 100)[0]
     found = []
     async with running(PagedBatcher, copy()) as batcher:
         for number, salt in enumerate((own, other, own, other)):
             one = sequence(f"s{number}", prompt, 20)
             one.cache_salt = salt
-            assert await tokens_of(batcher, one) == generated(model, prompt, 20)
+            assert await tokens_of(batcher, one) == meant(prompt, 20)
             found.append(one.num_cached_tokens)
     assert found[:2] == [0, 0]
     assert found[2] == found[3] >= 64

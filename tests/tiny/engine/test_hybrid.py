@@ -28,6 +28,7 @@ from tests.tiny.engine.running import choices_of, generated, idle, prompts, runn
 FAMILIES = (*HYBRIDS, "qwen3-moe", "qwen3")
 """The last one is an ordinary model over rows: what the row batcher costs is measured on such."""
 
+_NUM_LAYERS = 3
 CLOSE = 1e-3
 """The library's chunks of 64 tokens are off by up to 5e-4 in a layer, token by token (delta.c) it is 9e-5."""
 
@@ -36,7 +37,7 @@ CLOSE = 1e-3
 def plain(family: str) -> Any:
     """For `generate`: no batcher has touched it."""
     torch.set_num_threads(1)
-    return build(family)
+    return build(family, _NUM_LAYERS)
 
 
 @cache
@@ -45,7 +46,7 @@ def greedy(family: str, prompt: tuple[int, ...], max_tokens: int) -> list[int]:
 
 
 def batching(family: str, **limits: int) -> AbstractAsyncContextManager[Any]:
-    return running(PagedBatcher if family == "qwen3-moe" else RowBatcher, build(family), **limits)
+    return running(PagedBatcher if family == "qwen3-moe" else RowBatcher, build(family, _NUM_LAYERS), **limits)
 
 
 def sixteen(run: str) -> dict[str, Sequence]:
@@ -107,15 +108,16 @@ async def test_sixteen_mixed_requests_at_once_say_what_each_says_alone(family: s
         assert [value for _, value in a.top] == pytest.approx([value for _, value in b.top], abs=1e-4)
 
 
-@pytest.mark.parametrize("family", ["qwen3.5", "qwen3-next"])
 @pytest.mark.parametrize(
-    "limits",
+    ("family", "limits"),
     [
-        {"max_num_batched_tokens": 40},
-        {"kv_cache_tokens": 256, "max_num_batched_tokens": 64},  # room for two or three; the youngest makes way
-        {"max_num_seqs": 2},
+        ("qwen3.5", {"max_num_batched_tokens": 40}),
+        # Room for two or three; the youngest makes way.
+        ("qwen3.5", {"kv_cache_tokens": 256, "max_num_batched_tokens": 64}),
+        ("qwen3-next", {"kv_cache_tokens": 256, "max_num_batched_tokens": 64}),
+        ("qwen3-next", {"max_num_seqs": 2}),
     ],
-    ids=["prompts in pieces", "tight pool", "two at once"],
+    ids=["prompts in pieces", "tight pool", "tight pool of another family", "two at once"],
 )
 async def test_under_pressure_too(family: str, limits: dict[str, int]) -> None:
     asked = prompts(8, 25, step=12)
@@ -183,7 +185,7 @@ async def test_longer_than_the_pool_is_an_error_and_no_end() -> None:
 async def test_layers_on_disk_say_the_same(tmp_path: Path) -> None:
     """Through accelerate's hooks: a linear layer and the full one are fetched for every step."""
     plain("qwen3.5").save_pretrained(tmp_path / "model")
-    layers = {f"model.layers.{index}": "disk" if index in (1, 3) else "cpu" for index in range(4)}
+    layers = {f"model.layers.{index}": "disk" if index in (1, 2) else "cpu" for index in range(_NUM_LAYERS)}
     rest = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
     model = AutoModelForCausalLM.from_pretrained(
         tmp_path / "model", dtype=torch.float32, device_map={**rest, **layers}, offload_folder=tmp_path / "offload"

@@ -44,8 +44,8 @@ def same(name, scores, cuts=CUTS, uniforms=None):
 same("one token", torch.randn(2, 1), CUTS[2:4])
 same("smooth", 3 * torch.randn(6, 4096))
 same("many equal", (3 * torch.randn(6, 5003)).bfloat16().float())
-same("all equal", torch.zeros(6, 5003))
-same("more than are gathered", 0.3 * torch.randn(6, 5003))
+same("all equal", torch.zeros(6, 2503))
+same("more than are gathered", 0.3 * torch.randn(6, 4003))
 zeros = torch.zeros(6, 41)  # no share of them is a border of CUTS
 zeros[:, ::3] = -0.0  # equal to the others
 same("both zeros", zeros)
@@ -57,21 +57,21 @@ same("most shares are nothing", steep[:, torch.randperm(3000)])
 ends = torch.tensor([0.0, _BELOW_ONE] * 3, dtype=torch.float64)
 same("from the first to the last, of rows that lie apart", torch.randn(6, 601)[:, :300], uniforms=ends)
 # Of equal scores, as many of the first ones as the nucleus needs, and each as often.
-equal = torch.tensor([[1.0] + [0.0] * 9] * 12)
-said, meant = both(equal, [(0.6, 0.0)] * 12, torch.arange(12).double() / 12)
+equal = torch.tensor([[1.0] + [0.0] * 9] * 8)
+said, meant = both(equal, [(0.6, 0.0)] * 8, torch.arange(8).double() / 8)
 assert said == meant and set(said) == {0, 1, 2, 3, 4, 5}, said
 # A row of no numbers fails its own sequence later; the others are drawn, and nothing is written elsewhere.
-broken = torch.randn(6, 5003)
-whole = both(broken, CUTS, torch.full((6,), 0.4).double())[0]
-broken[2], broken[4, 7] = float("nan"), float("inf")
-said = both(broken, CUTS, torch.full((6,), 0.4).double())[0]
-assert [said[row] for row in (0, 1, 3, 5)] == [whole[row] for row in (0, 1, 3, 5)]
+broken = torch.randn(4, 5003)
+whole = both(broken, CUTS[:4], torch.full((4,), 0.4).double())[0]
+broken[1], broken[2, 7] = float("nan"), float("inf")
+said = both(broken, CUTS[:4], torch.full((4,), 0.4).double())[0]
+assert [said[row] for row in (0, 3)] == [whole[row] for row in (0, 3)]
 assert all(0 <= token < 5003 for token in said), said
 # What a card is tried with at start.
-nucleus.try_draw("cpu", name="top-p draw", vocab_size=6007)
+nucleus.try_draw("cpu", name="top-p draw", vocab_size=4003)
 triton_nucleus.draw_by_mass = lambda scores, floor, top_p, uniforms: scores.argmax(-1)
 try:
-    nucleus.try_draw("cpu", name="top-p draw", vocab_size=6007)
+    nucleus.try_draw("cpu", name="top-p draw", vocab_size=4003)
 except nucleus.TrialRefused:
     raise SystemExit(0)
 raise AssertionError("another draw is seen")

@@ -61,19 +61,19 @@ def templated(prompt: str, answer: str) -> str:
     return f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
 
 
-def test_200_pairs_through_four_protocols_get_the_same_verdicts(judged: Callable[..., RecipeHost]) -> None:
+def test_60_pairs_through_four_protocols_get_the_same_verdicts(judged: Callable[..., RecipeHost]) -> None:
     host = judged(PAIRWISE, max_unparsable=0.05, if_unparsable=0.5)
-    pairs = [(f"question {number}", *pair) for number, pair in enumerate(numbers(200))]
+    pairs = [(f"question {number}", *pair) for number, pair in enumerate(numbers(60))]
     native = host.post("/v1/reward", pairs=[{"prompt": p, "chosen": a, "rejected": b} for p, a, b in pairs])
     right = sum(pair["margin"] > 0 for pair in native["pairs"])
     stats = native["meta"]["judges"]["larger"]
-    print(f"{right} of 200 right, {stats}")
-    assert right > 195 and stats["verdicts"] == 400 and abs(stats["position_bias"]) < 0.2
+    print(f"{right} of 60 right, {stats}")
+    assert right > 57 and stats["verdicts"] == 120 and abs(stats["position_bias"]) < 0.2
     meant = [reward for pair in native["pairs"] for reward in (pair["chosen_reward"], pair["rejected_reward"])]
     asked = host.parts._judges["larger"]._client.num_asked
     texts = [templated(prompt, answer) for prompt, *answers in pairs for answer in answers]
     prompts = [prompt for prompt, *_ in pairs for _ in range(2)]
-    assert host.post("/get_reward", query=texts, prompts=prompts, labels=[""] * 400)["rewards"] == meant  # OpenRLHF
+    assert host.post("/get_reward", query=texts, prompts=prompts, labels=[""] * 120)["rewards"] == meant  # OpenRLHF
     verl = [row["probs"][0] for row in host.post("/classify", model=MODEL, input=texts, activation=False)["data"]]
     assert verl == meant
     turns = [[{"role": "user", "content": prompt}] for prompt in prompts]

@@ -50,11 +50,14 @@ def called(call: str) -> Any:
 
 
 def test_what_is_asked_before_the_download_answers_without_a_card() -> None:
-    doctor, plan, _ = CALLS
+    doctor, plan, pull, _ = CALLS
     assert called(doctor).returncode == 0
     done = called(plan)
     assert done.returncode == 0, done.stderr
     assert "Qwen/Qwen3-32B-AWQ" in done.stdout
+    done = called(pull)  # its plan comes first, and then there is no hub
+    assert "Qwen/Qwen3-32B-AWQ" in done.stdout + done.stderr
+    assert done.returncode == 2 and "HF_HUB_OFFLINE" in done.stderr, done.stderr
 
 
 def test_the_service_of_the_block_answers_its_curl(small: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The embedding of the demo has more rows than there are tokens; what is between i
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,12 @@ import pytest
 
 from qserve.demo import reward_model_path
 from tests.tiny.rowless import PLAIN, SPECIAL, with_rowless_tokens
-from tests.tiny.serving.served import QSERVE, START_LIMIT_S, Service, run
+from tests.tiny.serving.called_here import ended
+from tests.tiny.serving.served import START_LIMIT_S, Service, run
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
+# What lm-eval's packages warn of is theirs.
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("offline_hub")]
 
 ROWS = 1280
 TEMPLATE = (
@@ -127,7 +131,7 @@ def test_nobody_else_fails_beside_them(rowless: Service) -> None:
 
     with ThreadPoolExecutor(24) as pool:
         for of in (asked, scored):
-            found = list(pool.map(of, range(72)))
+            found = list(pool.map(of, range(48)))
             assert {status for status, _ in found[1::2]} == {200}
             assert {status for status, _ in found[::2]} == {400}
     assert rowless.is_ready()
@@ -149,13 +153,9 @@ def test_the_start_says_so_of_both(rowless: Service) -> None:
     assert said.count(f"2 tokens without a row in the embedding, which has {ROWS}: {PLAIN!r} (id {ROWS})") == 2, said
 
 
-@pytest.mark.parametrize("where", ["start", "prompt", "answer"])
-def test_a_template_that_writes_one_is_refused(demo: Path, tmp_path: Path, where: str) -> None:
-    written = {
-        "start": PLAIN + TEMPLATE,
-        "prompt": TEMPLATE.replace("assistant\\n", f"assistant\\n{SPECIAL}"),
-        "answer": TEMPLATE.replace("m.role +", f"m.role + ('{PLAIN}' if m.role == 'assistant' else '') +"),
-    }[where]
+def test_a_template_that_writes_one_is_refused(demo: Path, tmp_path: Path) -> None:
+    """Before an answer that is asked on with; the other places: tests/unit/hub/test_token_rows.py."""
+    written = TEMPLATE.replace("m.role +", f"m.role + ('{PLAIN}' if m.role == 'assistant' else '') +")
     folder = with_rowless_tokens(demo, tmp_path / "chat", written)
     status, output = run("--model", str(folder), folder=tmp_path / "up")
     assert status != 0 and "Traceback" not in output
@@ -163,41 +163,38 @@ def test_a_template_that_writes_one_is_refused(demo: Path, tmp_path: Path, where
     assert "the chat template writes" in said and "no row in the embedding" in said
 
 
+@pytest.fixture(autouse=True)
+def kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path / "state"))
+
+
 def test_a_reward_model_whose_template_writes_one_is_refused(tmp_path: Path) -> None:
     written = TEMPLATE.replace("m.role +", f"m.role + ('{SPECIAL}' if m.role == 'assistant' else '') +")
     folder = with_rowless_tokens(Path(reward_model_path()), tmp_path / "reward", written)
     texts = tmp_path / "texts.jsonl"
     texts.write_text(json.dumps({"messages": [*PAIR[:1], {"role": "assistant", "content": "2"}]}) + "\n")
-    for command in (["score", str(texts), "--reward", str(folder)], ["up", "--port", "0", "--reward", str(folder)]):
-        ended = subprocess.run(
-            [str(QSERVE), *command],
-            capture_output=True,
-            text=True,
-            timeout=START_LIMIT_S,
-            env={**_environment(tmp_path)},
-            check=False,
-        )
-        said = " ".join((ended.stdout + ended.stderr).split())
-        assert ended.returncode != 0 and f"writes {SPECIAL!r}" in said and "Traceback" not in said, said
+    served = Service(("--reward", str(folder)), tmp_path / "up")
+    try:
+        for status, said in (
+            ended("score", str(texts), "--reward", str(folder)),
+            (served.ended(limit_s=START_LIMIT_S), served.output),
+        ):
+            assert status != 0 and f"writes {SPECIAL!r}" in " ".join(said.split()) and "Traceback" not in said, said
+    finally:
+        served.process.kill()
 
 
 def test_score_keeps_the_good_lines(reward: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"
     lines = [{"text": "fine"}, {"text": BAD}, {"messages": PAIR}, {"prompt": "1", "responses": ["2", "3"]}]
     texts.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ended = subprocess.run(
-        [str(QSERVE), "score", str(texts), "--reward", str(reward)],
-        capture_output=True,
-        text=True,
-        timeout=START_LIMIT_S,
-        env=_environment(tmp_path),
-        check=False,
-    )
-    assert ended.returncode == 6, ended.stderr
-    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    rows = tmp_path / "rows.jsonl"
+    status, said = ended("score", str(texts), "--reward", str(reward), "--output", str(rows))
+    assert status == 6, said
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
     assert ["reward" in found[0], "rewards" in found[3]] == [True, True]
     assert all(SAID in line["error"] for line in found[1:3])
-    assert "2 of 4 lines could not be scored" in ended.stderr and "without a row" in ended.stderr
+    assert "2 of 4 lines could not be scored" in said and "without a row" in said
 
 
 TASK = """task: {name}
@@ -228,32 +225,13 @@ QUESTIONS: list[dict[str, Any]] = [
 def _evaluated(rowless: Service, folder: Path, name: str, kind: str) -> tuple[int, dict[str, Any], str]:
     (folder / f"{name}.jsonl").write_text("\n".join(json.dumps(one) for one in QUESTIONS))
     (folder / f"{name}.yaml").write_text(TASK.format(name=name) + kind)
-    ended = subprocess.run(
-        [
-            str(QSERVE),
-            "eval",
-            "--url",
-            rowless.url,
-            "--served-model-name",
-            "demo",
-            "--out",
-            str(folder / "out"),
-            "--tasks",
-            str(folder / f"{name}.yaml"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=START_LIMIT_S,
-        check=False,
-        env={**_environment(folder), "HF_DATASETS_CACHE": str(folder / "datasets")},
-    )
-    said = ended.stdout + ended.stderr
+    where = ("--url", rowless.url, "--served-model-name", "demo", "--out", str(folder / "out"))
+    status, said = ended("eval", *where, "--tasks", str(folder / f"{name}.yaml"))
     assert "Traceback" not in said, said
-    return ended.returncode, json.loads((folder / "out" / "result.json").read_text())["lm_eval"], said
+    return status, json.loads((folder / "out" / "result.json").read_text())["lm_eval"], said
 
 
 def test_an_evaluation_leaves_refused_choices_out(rowless: Service, tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
     status, found, said = _evaluated(rowless, tmp_path, "choices", CHOICE)
     assert status == 6 and "choices: 3 of 5 items can't be scored" in said
     whys = found["unscorable"]["choices"]["whys"]
@@ -266,7 +244,6 @@ def test_an_evaluation_leaves_refused_choices_out(rowless: Service, tmp_path: Pa
 
 
 def test_an_evaluation_keeps_the_other_answers(rowless: Service, tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
     status, found, said = _evaluated(rowless, tmp_path, "texts", TEXT)
     assert status == 6 and SAID in said and "1 null" in said
     outcomes = [one["generations"][0]["outcome"] for one in found["samples"]["texts"]]
@@ -276,34 +253,7 @@ def test_an_evaluation_keeps_the_other_answers(rowless: Service, tmp_path: Path)
 def test_a_load_counts_them_as_failed(rowless: Service, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in ["fine", "1+1", BAD, "2+2"] * 3))
-    ended = subprocess.run(
-        [
-            str(QSERVE),
-            "bench",
-            "--url",
-            rowless.url,
-            "--model",
-            "demo",
-            "--dataset",
-            str(file),
-            "--num-prompts",
-            "12",
-            "--concurrency",
-            "3",
-            "--output-len",
-            "4",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=START_LIMIT_S,
-        env=_environment(tmp_path),
-        check=False,
-    )
-    assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended
-    assert "3 failed, HTTP 400" in ended.stdout and SAID in ended.stdout and "9 requests in" in ended.stdout, ended
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    import os
-
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "QSERVE_STATE_DIR": str(folder / "state")}
+    load = ("--dataset", str(file), "--num-prompts", "12", "--concurrency", "3", "--output-len", "4")
+    status, said = ended("bench", "--url", rowless.url, "--model", "demo", *load)
+    assert status == 0 and "Traceback" not in said, said
+    assert "3 failed, HTTP 400" in said and SAID in said and "9 requests in" in said, said

@@ -20,7 +20,7 @@ from tests.tiny.serving.served import Service, until
 
 Start = Callable[..., Service]
 ECHO = Path(__file__).parents[2] / "echo_engine"
-LONG = "one two three four " * 475
+WORDS, LONG = "one two three four " * 15, "one two three four " * 475
 
 
 class Stream:
@@ -49,9 +49,14 @@ class Stream:
         return self.events
 
 
+def slow_echo(start: Start, *flags: str) -> Service:
+    """What qserve does at the end is the same with every engine, and this one starts in a second."""
+    return start("--engine", "echo", *flags, PYTHONPATH=str(ECHO), ECHO_PAUSE_S="0.05").until_ready()
+
+
 def test_sigterm_lets_a_running_stream_finish_and_takes_nothing_new(start: Start) -> None:
-    service = start().until_ready()
-    running = Stream(service, max_tokens=600, stream_options={"include_usage": True})
+    service = slow_echo(start)
+    running = Stream(service, prompt=WORDS, max_tokens=600, stream_options={"include_usage": True})
     service.process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in service.output, 60, "it does not say that it drains")
     refused = service.post("/v1/completions", prompt="a", max_tokens=2)
@@ -61,14 +66,9 @@ def test_sigterm_lets_a_running_stream_finish_and_takes_nothing_new(start: Start
     assert service.get("/ready").status_code == 503
     assert service.get("/health").status_code == 200
     events = running.rest()
-    assert events[-1]["usage"]["completion_tokens"] == 600
+    assert events[-1]["usage"]["completion_tokens"] == len(WORDS.split())
     assert service.ended() == 0
     assert "every request was answered" in service.output
-
-
-def slow_echo(start: Start, *flags: str) -> Service:
-    """What qserve does at the end is the same with every engine, and this one starts in a second."""
-    return start("--engine", "echo", *flags, PYTHONPATH=str(ECHO), ECHO_PAUSE_S="0.05").until_ready()
 
 
 def test_the_drain_time_out_cuts_off_with_status_1(start: Start) -> None:

@@ -28,10 +28,13 @@ from safetensors.torch import load_file
 from transformers import TrainerState
 
 from qserve.demo import chat_model_path
+from qserve.detect import detect
 from qserve.hub import resolve
+from qserve.planner import PlanRequest
 from qserve.planner.training.card_memory import Run
 from qserve.planner.training.models import cast_of
 from qserve.reward.checkpoints.recognise import recognise
+from qserve.reward.open import open_scorer
 from qserve.reward.settings import RewardSettings
 from qserve.runs import RunStore
 from qserve.runs.verdict import held_out_facts
@@ -42,7 +45,7 @@ from qserve.training.process.memory import PeakMemory
 from qserve.training.process.recorded import Recorded, Weighed
 from qserve.training.process.saving import save_model
 from tests.processes import python_for
-from tests.tiny.serving.served import Service
+from tests.tiny.reward.host import MODEL, Host
 
 ROOT = Path(__file__).parents[3]
 # A hang fails, a busy machine does not: all runs together take two minutes of processor time.
@@ -567,18 +570,18 @@ def test_a_saved_reward_model_is_checked_and_its_run_is_kept(interrupted):
     assert document["measured"]["optimizer_bytes"] == document["planned"]["terms"]["optimizer (reward)"]
 
 
-def test_what_was_trained_is_hosted_and_rewards_as_the_trainer_did(interrupted, tmp_path):
-    """`qserve up --reward OUTPUT`, the command that `qserve train` ends with, asked for the held-out pairs."""
+def test_what_was_trained_is_hosted_and_rewards_as_the_trainer_did(interrupted):
+    """By what `qserve up --reward OUTPUT`, the command that `qserve train` ends with, starts: asked for the pairs."""
     output = interrupted.output
     assert f"qserve up --reward {output}" in interrupted.resumed.stdout
     rows = {row["row"]: row for row in map(json.loads, (output / "data" / "test.jsonl").read_text().splitlines())}
     trainer = [json.loads(line) for line in (output / "run" / "held_out.jsonl").read_text().splitlines()]
     pairs = [{name: rows[one["row"]][name] for name in ("prompt", "chosen", "rejected")} for one in trainer]
-    service = Service(("--reward", str(output), "--served-reward-name", "trained", "--no-ui"), tmp_path)
+    host = Host(open_scorer(str(output), RewardSettings(), detect(), PlanRequest()))
     try:
-        answer = service.until_ready().post("/v1/reward", model="trained", pairs=pairs)
+        answer = host.client.post("/v1/reward", json={"model": MODEL, "pairs": pairs})
     finally:
-        assert service.end() == 0, service.output
+        host.close()
     assert answer.status_code == 200, answer.text
     served = [(one["chosen_reward"], one["rejected_reward"]) for one in answer.json()["pairs"]]
     assert len(served) > 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from tests.tiny.serving.served import Service
-from tests.tiny.vllm.conftest import NAMES
+from tests.tiny.vllm.conftest import ADAPTER, NAMES
 
 QUESTION = [{"role": "user", "content": "What is 12+30?"}]
 
@@ -21,7 +21,7 @@ def test_nf4_answers_whole_and_streamed(client):
 
 
 def test_every_name_that_was_asked_for_is_served(client):
-    assert [card.id for card in client.models.list()] == list(NAMES)
+    assert [card.id for card in client.models.list()] == [*NAMES, ADAPTER]
     answer = client.chat.completions.create(model="another/name", messages=QUESTION, temperature=0, max_tokens=2)
     assert answer.choices[0].message.content
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ def always_the_same() -> Iterator[None]:
         yield
 
 
+@cache  # on a machine that is always the same
 def shown(line: str, status: int = 0, width: int = WIDTH) -> str:
     done = CliRunner(env={"COLUMNS": str(width)}).invoke(cli, ["plan", *shlex.split(line)])
     assert done.exit_code == status, done.output
