@@ -22,6 +22,7 @@ __all__ = ["cli", "main"]
 _SECTIONS = {
     "Serve a model": {
         "plan": "Compute memory and speed before anything is downloaded.",
+        "pull": "Fetch a model from the hub: what its plan loads, resumed and verified.",
         "up": "Start a service: OpenAI's API and a web UI behind one port.",
         "serve": "The same as up.",
         "run": "Start a model and chat with it in the terminal.",
@@ -52,7 +53,7 @@ _SECTIONS = {
 COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
-_FILES = ("completion", "deploy", "models", "ui")
+_FILES = ("completion", "deploy", "models", "pull", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 

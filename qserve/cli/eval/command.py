@@ -96,7 +96,11 @@ class _WithDiff(CommandGroup):
 @click.option("--seed", type=Count(), default=1234, show_default=True, help="Random seed.")
 @click.option("--tokenizer", help="Folder or hub id [the server's own].")
 @click.option("--max-length", type=Count(min=2), help="For servers that do not report max_model_len.")
-@click.option("--background", is_flag=True, help="Let the server answer its users first.")
+@click.option(
+    "--background/--no-background",
+    default=None,
+    help="Let the server answer its users first. [on, but for the server of --model, which has none]",
+)
 @click.option("--preflight/--no-preflight", default=True, help="Check first whether the server can be evaluated. [on]")
 @click.option("--resume/--no-resume", default=True, help="Reuse the answers of an interrupted run. [on]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the result [below --state-dir].")

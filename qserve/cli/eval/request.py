@@ -46,7 +46,7 @@ class EvalFlags:
     seed: int
     tokenizer: str | None
     max_length: int | None
-    background: bool
+    background: bool | None
     preflight: bool
     resume: bool
     out: Path | None
@@ -77,7 +77,7 @@ def eval_request(flags: EvalFlags) -> EvalRequest:
         num_fewshot=suite.num_fewshot if suite and flags.num_fewshot is None else flags.num_fewshot,
         chat=chat,
         seed=flags.seed,
-        background=flags.background,
+        background=flags.model is None if flags.background is None else flags.background,
         thinking=flags.thinking or "auto",
         max_gen_toks=flags.max_gen_toks,
         thinking_budget=flags.thinking_budget,

@@ -29,9 +29,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _IN_CONTEXT = "qserve.deployment"
 _SECRET = "api_key"  # noqa: S105 - the name of an option
 # Options of a single call, not of the service.
-_NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help"})
+_NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help", "takeover"})
 # They describe cards of another machine; a service takes those that are installed.
-_FOR_NAMED_CARDS = ("plan", "deploy")
+_FOR_NAMED_CARDS = ("plan", "pull", "deploy")
 # A tag such as 1.0 and a commit of digits alone are texts, whatever YAML takes them for.
 _REVISIONS = ("revision", "reward_revision")
 # It decides itself where a service listens; no other command may leave out a setting of the file.

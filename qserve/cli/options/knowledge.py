@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,15 @@ from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine
 from qserve.state_folder import state_folder
 
-__all__ = ["knowledge_of"]
+__all__ = ["knowledge_of", "measurements_option"]
+
+measurements_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    envvar="QSERVE_STATE_DIR",
+    help="Run store with the measurements of earlier runs [~/.local/state/qserve].",
+)
+"""--state-dir of a command that plans and runs nothing."""
 
 
 def knowledge_of(values: Mapping[str, Any], machine: Machine) -> Knowledge:

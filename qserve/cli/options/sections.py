@@ -35,7 +35,7 @@ SECTIONS = (
     _section(
         "Model",
         "model revision method config quant quants served_model_name up_args",
-        "dtype load_format hf_overrides language_model_only strict verify_quant packed_cache_gib",
+        "anyway no_plan dtype load_format hf_overrides language_model_only strict verify_quant packed_cache_gib",
     ),
     _section(
         "Cards",
@@ -45,7 +45,7 @@ SECTIONS = (
     ),
     _section(
         "Limits",
-        "max_model_len max_num_seqs",
+        "max_model_len context max_num_seqs",
         "max_num_batched_tokens kv_cache_memory_bytes kv_cache_dtype block_size prompt_len prompt_logprobs "
         "limit_mm_per_prompt mm_processor_kwargs max_queue resume_wait max_body_mib",
     ),
@@ -104,7 +104,7 @@ SECTIONS = (
         "Server",
         "host port up:api_key api_key_file ui",
         "admin_key_file cors_origin gateway_processes shared_prefix_cache drain_timeout start_timeout min_free_ram "
-        "ready_file",
+        "ready_file takeover",
     ),
     _section("Several machines", "", "ray ray_ports ray_nodes min_replicas max_replicas scale_down_after"),
     _section(
@@ -122,10 +122,10 @@ SECTIONS = (
         "Files and records",
         "up:state_dir up:verbose",
         "state_dir log_level log_format otlp_traces_endpoint keep_runs_days keep_runs_gib max_file_mib keep_files_days "
-        "keep_files_gib",
+        "keep_files_gib keep_responses_mib keep_responses_minutes",
     ),
     _section("Checks", "preflight eval:resume measure kernels self_test scores:strict", "no_learn"),
-    _section("Output", "out output scores:resume errors csv_file full form as_json explain emit older_than"),
+    _section("Output", "local out output scores:resume errors csv_file full form as_json explain emit older_than"),
     _section("Chat", "system verbose"),
     _section("Help", "version help_all help"),
 )

@@ -6,14 +6,13 @@ import importlib
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from qserve.cli.options.command import CommandGroup, model_options, needed_model, reward_revision_option
 from qserve.cli.options.deployment import config_option, deployment_of
-from qserve.cli.options.knowledge import knowledge_of
+from qserve.cli.options.knowledge import knowledge_of, measurements_option
 from qserve.cli.options.load import load_options, price_options
 from qserve.cli.options.planning import plan_options
 from qserve.cli.plan.next_step import given_flags, with_next_steps
@@ -61,12 +60,7 @@ class _WithTraining(CommandGroup):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path),
-    envvar="QSERVE_STATE_DIR",
-    help="Run store with the measurements of earlier runs [~/.local/state/qserve].",
-)
+@measurements_option
 @click.pass_context
 def command(ctx: click.Context, /, gpu: str | None, as_json: bool, explain: bool, monthly: bool, **values: Any) -> None:
     """Compute memory and speed of a model: does it fit, with which quantization, placement and limits?

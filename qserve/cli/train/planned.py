@@ -92,7 +92,7 @@ def _refuse_lost_revision(emit: str, model: str, checkpoint: Checkpoint, where: 
     if checkpoint.folder is None and split_revision(model)[1] is not None:
         raise UsageError(
             f"--emit {emit}: {model} is not on this machine, and the other trainer is told an id without its "
-            f"revision; fetch it here first (hf download ID --revision REVISION), or leave {where} out"
+            f"revision; fetch it here first (qserve pull ID --no-plan --revision REVISION), or leave {where} out"
         )
 
 

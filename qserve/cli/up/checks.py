@@ -39,6 +39,7 @@ def check_flags(values: dict[str, Any]) -> None:
     if values["ray"] is None:
         refuse_flags(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
     else:
+        refuse_flags(("takeover",), "for workers of this machine; with --ray stop the old service first")
         refuse_flags(LOAD_OPTIONS, "for a load on one machine; with --ray give --replicas or --max-replicas")
 
 

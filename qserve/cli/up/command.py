@@ -82,7 +82,9 @@ def command(**values: Any) -> None:
             )
         machine = Machine.named(values["gpu"], serves=True) if cluster is None else Machine.node(cluster.hardware)
         hardware = machine.with_service(request.has_ui, request.num_gateways, request.min_free_bytes)
-        options = server.options(gateway, processes, hardware, run_folder)
+        options = server.options(gateway, processes, hardware, run_folder, values)
+        if options.taking is not None:  # its workers run, by its plans
+            sys.exit(uvloop.run(serve((), options, screen)))
         with screen.working("planning"):
             if cluster is None:
                 deployments = planned_hosts(request, machine, knowledge_of(values, machine), Path(configs), screen)

@@ -50,6 +50,11 @@ _OPTIONS = (
         help="Port to listen on; 0 takes a free one.",
     ),
     click.option(
+        "--takeover",
+        is_flag=True,
+        help="Take port and workers over from your service that runs on this port, without a lost request.",
+    ),
+    click.option(
         "--api-key",
         multiple=True,
         envvar="QSERVE_API_KEY",
@@ -125,6 +130,19 @@ _OPTIONS = (
     ),
     number_option(
         "--keep-files-gib", FiniteRange(0.001), 10.0, "Size of all files together; above it, uploads are refused."
+    ),
+    number_option(
+        "--keep-responses-mib",
+        Count(min=1),
+        128,
+        "Memory of background responses (POST /v1/responses), of which a client may hold half; above it, those that "
+        "ended are forgotten first, then new ones are refused with 429.",
+    ),
+    number_option(
+        "--keep-responses-minutes",
+        FiniteRange(0, min_open=True),
+        60.0,
+        "Forget background responses so long after their end.",
     ),
     number_option(
         "--packed-cache-gib",

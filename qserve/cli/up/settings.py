@@ -20,6 +20,8 @@ from qserve.supervisor import UpOptions, ports
 from qserve.supervisor.gateways import Processes
 from qserve.supervisor.keys import keys_in_use, keys_of_file
 from qserve.supervisor.memory.watch import MemoryBounds
+from qserve.supervisor.takeover.launched import Launched, asked_of, environment_of
+from qserve.supervisor.takeover.taking import Taking
 from qserve.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["ServerFlags"]
 
 _DAY_S = 24 * 3600
+# Options that say where others come from.
+_OF_NO_WORKER = ("config", "no_learn")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ class ServerFlags:
     max_file_mib: int
     keep_files_days: float
     keep_files_gib: float
+    keep_responses_mib: int
+    keep_responses_minutes: float
+    takeover: bool
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ServerFlags:
@@ -81,6 +88,8 @@ class ServerFlags:
             max_queue=self.max_queue,
             resume_wait_s=self.resume_wait,
             max_body_bytes=self.max_body_mib * MIB,
+            max_responses_bytes=self.keep_responses_mib * MIB,
+            keep_responses_s=60 * self.keep_responses_minutes,
         )
 
     def processes(self) -> Processes:
@@ -90,12 +99,25 @@ class ServerFlags:
         return Processes(self.gateway_processes, self.log_level, self.log_format, traces, collector)
 
     def options(
-        self, gateway: GatewaySettings, processes: Processes, hardware: Hardware, run_folder: Path
+        self,
+        gateway: GatewaySettings,
+        processes: Processes,
+        hardware: Hardware,
+        run_folder: Path,
+        values: Mapping[str, Any],
     ) -> UpOptions:
-        """The service's options. Raises UsageError for bounds of the record that make no sense."""
+        """The service's options. `values` are those of the command.
+
+        Raises UsageError for bounds of the record that make no sense, and where `--takeover` finds no service to take
+        over from.
+        """
         recording = _recording_of(run_folder, hardware, self.keep_runs_days, self.keep_runs_gib)
         files = FileBounds(
             self.max_file_mib * MIB, int(self.keep_files_gib * GIB), max(1, int(self.keep_files_days * _DAY_S))
+        )
+        server = {one.name for one in fields(self)}
+        launched = Launched(
+            asked_of(values, {*server, *_OF_NO_WORKER}), recording.run.versions, environment_of(os.environ)
         )
         return UpOptions(
             self.host,
@@ -113,6 +135,8 @@ class ServerFlags:
             MemoryBounds(any(card.shares_ram for card in hardware.devices), self.min_free_ram),
             run_folder.parent.parent / "files",
             files,
+            launched,
+            Taking.find(self.host, self.port, launched) if self.takeover else None,
         )
 
 
