@@ -17,7 +17,9 @@ from tests.tiny.engine.test_journal import QUESTION, SCHEMA, TOOL, by_choice, te
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.vllm_processes import command, the
 
-_SAID = re.compile(rb'"(?:content|text|delta|arguments|partial_json|logprob|finish_reason)":\s*("[^"]*"|[-\d.]+)')
+_SAID = re.compile(
+    rb'"(content|text|delta|arguments|partial_json|logprob|finish_reason)":\s*("(?:[^"\\]|\\.)*"|[-\d.]+)'
+)
 RANDOM = {"temperature": 1.5, "ignore_eos": True, "max_tokens": 10}
 CHATS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0, "max_tokens": 20},
@@ -79,9 +81,15 @@ def stream(worker: httpx.Client, path: str, body: bytes, journal: bytes = b"") -
     return events
 
 
-def said(events: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """What each choice says, however vLLM cuts what is new into events: a busy server puts tokens together."""
-    return [b"".join(_SAID.findall(settled(b"".join(choice)))) for choice in by_choice(events)]
+def said(events: list[tuple[bytes, bytes]]) -> list[dict[bytes, bytes]]:
+    """What each choice says in each field, however vLLM cuts it into events: a busy server puts tokens together."""
+    choices = []
+    for choice in by_choice(events):
+        fields: dict[bytes, bytes] = {}
+        for field, value in _SAID.findall(settled(b"".join(choice))):
+            fields[field] = fields.get(field, b"") + (value[1:-1] if value.startswith(b'"') else b" " + value)
+        choices.append(fields)
+    return choices
 
 
 def settled(event: bytes) -> bytes:
