@@ -6,11 +6,14 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
 import psutil
+
+from qserve.units import KIB
 
 __all__ = ["HUGE", "REPEATED", "WAYS", "answered", "cases", "own_bytes", "repetitions"]
 
@@ -120,5 +123,12 @@ def answered(post: Callable[[str, dict[str, Any]], httpx.Response], path: str, b
 
 
 def own_bytes(process: psutil.Process) -> int:
-    """Memory of a process and all that it started, without what they share."""
-    return sum(one.memory_full_info().uss for one in (process, *process.children(recursive=True)))
+    """What a process and all that it started have allocated, in memory or swapped out.
+
+    Not their unique memory: pages of a library are that of its last user, so that it grows when a neighbour ends.
+    """
+    total = 0
+    for one in (process, *process.children(recursive=True)):
+        lines = Path(f"/proc/{one.pid}/smaps_rollup").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:")))
+    return total * KIB

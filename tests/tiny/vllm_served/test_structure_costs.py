@@ -13,7 +13,7 @@ from qserve.units import MIB
 from tests.tiny.contracts.structures import REPEATED, WAYS, answered, cases, own_bytes, repetitions
 from tests.tiny.serving.served import Service
 
-_MOST_BYTES = 300 * MIB
+_MOST_BYTES = 100 * MIB
 
 
 @pytest.fixture
