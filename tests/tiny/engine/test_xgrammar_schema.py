@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from bench.random_schemas import random_schemas
+from qserve.engines.vllm.launch.plugins.schema_grammars import json_grammar
 from qserve.engines.vllm.wire.unenforceable import UnenforceableSchema
 from qserve.engines.vllm.wire.xgrammar.schema import schema_for_xgrammar
 from qserve.grammar.number_bounds import closed_bounds
@@ -37,13 +38,13 @@ def compiler() -> Any:
 
 
 def lets_through(schema: dict[str, Any], text: str) -> bool:
-    grammar = xgrammar.Grammar.from_json_schema(json.dumps(schema), any_whitespace=False, separators=(",", ":"))
+    grammar = xgrammar.Grammar.from_ebnf(json_grammar(json.dumps(schema), any_whitespace=False, separators=(",", ":")))
     return bool(xgrammar.testing._is_grammar_accept_string(grammar, text))
 
 
 def drawn(compiler: Any, schema: dict[str, Any], rng: Random, most: int = 400) -> str | None:
     """A random answer; None where it has not ended in time. What closes something is drawn more often."""
-    made = compiler.compile_json_schema(json.dumps(schema), any_whitespace=False, separators=(",", ":"))
+    made = compiler.compile_grammar(json_grammar(json.dumps(schema), any_whitespace=False, separators=(",", ":")))
     matcher, mask, ids = xgrammar.GrammarMatcher(made), xgrammar.allocate_token_bitmask(1, len(VOCABULARY)), []
     while len(ids) < most:
         mask.fill_(-1)

@@ -15,7 +15,7 @@ from qserve.engines.vllm.launch.chat_format import ChatFormat, chat_format_of, s
 from qserve.engines.vllm.launch.compiled_kernels import compile_limit_s, kernel_settings
 from qserve.engines.vllm.launch.cpu_processes import joined_processes
 from qserve.engines.vllm.launch.parser import FlagParser, user_cache
-from qserve.engines.vllm.launch.plugins import structural_tags, token_rows
+from qserve.engines.vllm.launch.plugins import schema_grammars, token_rows
 from qserve.engines.vllm.launch.user_flags import COMPACT_JSON, merged, schema_library, writes_blanks
 from qserve.engines.vllm.launch.versions import release_of
 from qserve.engines.vllm.launch.weights import check_fused
@@ -141,7 +141,7 @@ def command(
     environment = {
         **_environment(spec, inherited),
         **_token_rows(spec.folder),
-        **({} if writes_blanks(words, parser) else {structural_tags.VARIABLE: "1"}),
+        **({} if writes_blanks(words, parser) else {schema_grammars.VARIABLE: "1"}),
         **joined_processes(spec.plan, words, inherited),
     }
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words

@@ -19,7 +19,7 @@ _THOUGHT: dict[str, Any] = {
         {"type": "regex", "pattern": r"\n{0,2}"},
     ],
 }
-# The least that the library takes; the server that qserve starts allows none (`launch/plugins/structural_tags.py`).
+# The least that the library takes; the server that qserve starts allows none (`launch/plugins/schema_grammars.py`).
 _MOST_BLANKS = 1
 
 

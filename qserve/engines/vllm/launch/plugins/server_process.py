@@ -9,8 +9,8 @@ vLLM's engine without the API server.
 
 It imports the standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM three things are
 changed: what it takes for checkpoints whose tokenizer has tokens that no row of the embedding stands for
-(`token_rows`), and, in its children as well, the blanks in the JSON of structural tags (`structural_tags`) and what is
-drawn where an answer is continued (`replayed_tokens`).
+(`token_rows`), and, in its children as well, which blanks and characters the JSON of schemas has (`schema_grammars`)
+and what is drawn where an answer is continued (`replayed_tokens`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 import runpy
 import sys
 
-from qserve.engines.vllm.launch.plugins import replayed_tokens, structural_tags, token_rows
+from qserve.engines.vllm.launch.plugins import replayed_tokens, schema_grammars, token_rows
 
 __all__ = ["serve"]
 
@@ -40,8 +40,7 @@ def serve(module: str) -> None:
 
 
 gc.set_threshold(_NEW_OBJECTS)
-if os.environ.get(structural_tags.VARIABLE):
-    structural_tags.write_no_blanks()
+schema_grammars.write_valid_json(blanks=not os.environ.get(schema_grammars.VARIABLE))
 replayed_tokens.draw_what_is_known()
 if __name__ == "__main__":
     serve(sys.argv[1])

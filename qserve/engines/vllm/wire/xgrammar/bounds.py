@@ -4,7 +4,8 @@ vLLM compiles in a thread for every two cores, and ends none that takes long: wh
 Seconds of a core by 0.2.8: 4 for an object of 1,000 properties that may be left out, 35 for 2,000, 33 for a pattern of
 2,000 letters that may be left out, 11 for a grammar of 1,000 such words, 1 for 5,000 values of an enum. Within these
 bounds it was 2 at most, but for 3 to 6 of patterns with up to 32 characters of any kind that may be left out. Counts
-(`maxItems`, `maxLength`, `minProperties`) cost it nothing up to 1e9, since it writes repetitions as such.
+(`maxItems`, `minProperties`) cost it nothing up to 1e9, since it writes repetitions as such; a string whose length is
+bound takes 2 seconds whatever the bound is, and again for each other bound.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ MOST_PROPERTIES, MOST_OPTIONAL, MOST_OPTIONAL_OF_ONE, MOST_VALUES, MOST_OPTIONAL
 )
 MOST_COUNTED = 64
 """Properties that may be left out, where their number is bound: 200 of which 5 are needed take more than 25 seconds."""
+MOST_LENGTHS = 16
+"""Different pairs of `minLength` and `maxLength`."""
 MOST_WAYS, MOST_WAYS_OF_ONE, MOST_WAYS_IN_TEXTS = 32, 128, 16
 """As `width` counts them: in patterns of schemas, there in one place, in expressions and grammars."""
 _LISTED = ("enum", "choice", "anyOf", "oneOf", "prefixItems", "structures")
+_LENGTHS = ("minLength", "maxLength")
 _OPTIONAL_PART = re.compile(r"\\.|([?*]|\{\s*(?:0\s*)?,)", re.DOTALL)
 
 
@@ -40,6 +44,7 @@ def check_bounds(asked: Any, param: str) -> None:
     check_counts(asked, param, multiplies=False)
     sums = dict.fromkeys(("properties", "optional", "values", "parts"), 0)
     in_patterns, in_texts = Width(), Width()
+    lengths = set()
     for one in _objects(asked, param):
         properties, required = one.get("properties"), one.get("required")
         if isinstance(properties, dict):
@@ -62,6 +67,8 @@ def check_bounds(asked: Any, param: str) -> None:
             )
             sums["properties"] += len(properties)
             sums["optional"] += num_optional
+        if one.keys() & _LENGTHS:
+            lengths.add(tuple(str(one.get(name)) for name in _LENGTHS))
         sums["values"] += sum(len(value) for name in _LISTED if isinstance(value := one.get(name), list))
         texts = [value for name in ("regex", "grammar") if isinstance(value := one.get(name), str)]
         patterns = [
@@ -75,6 +82,7 @@ def check_bounds(asked: Any, param: str) -> None:
     most_in_patterns = MOST_WAYS_OF_ONE if in_patterns.num_parts == 1 else MOST_WAYS
     for width, most in ((in_patterns, most_in_patterns), (in_texts, MOST_WAYS_IN_TEXTS)):
         _refuse(width.ways > most, width.ways, "characters of any kind that may be left out", most, param)
+    _refuse(len(lengths) > MOST_LENGTHS, len(lengths), "different bounds on lengths of strings", MOST_LENGTHS, param)
     for name, words, most in (
         ("properties", "properties", MOST_PROPERTIES),
         ("optional", "properties that may be left out", MOST_OPTIONAL),

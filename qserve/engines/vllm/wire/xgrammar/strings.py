@@ -13,7 +13,6 @@ __all__ = ["check_pattern", "string_for_xgrammar"]
 _PARTS_OF_PATTERN = re.compile(r"\\.|\(\?.|.", re.DOTALL)
 _REPETITIONS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _MOST_REPEATED, _MOST_CHARACTERS = 128, 8192
-_GROUP, _NUM_GROUPINGS = 32, 3
 _ESCAPES_OF_CHARACTERS = frozenset('\\"nrtfv0xucpP')
 _FORMATS = frozenset(
     {
@@ -48,43 +47,11 @@ def string_for_xgrammar(own: dict[str, Any], where: str) -> dict[str, Any]:
         # xgrammar's own reading lets 1.0.001.000, the 30th of February, the 61st second through.
         exact = PATTERN_OF_FORMAT.get(own["format"])
         return own if exact is None else {"pattern": exact}
-    return own if not own.keys() & {"minLength", "maxLength"} else _of_length(own, where)
-
-
-def _of_length(own: dict[str, Any], where: str) -> dict[str, Any]:
-    """A pattern in place of bounds on the length: with those control characters come through, which JSON has not."""
     least, most = own.get("minLength", 0), own.get("maxLength")
-    if not isinstance(least, int) or not isinstance(most, int | None) or least > (least if most is None else most):
-        return own  # the engine says what is wrong
-    if least > _MOST_CHARACTERS:
+    if isinstance(least, int) and least > _MOST_CHARACTERS:
         raise UnenforceableSchema("minLength", where, f" above {_MOST_CHARACTERS}")
-    if most is None:
-        return {"pattern": f"^{_exactly(least)}.*$"}
-    return {"pattern": f"^{_exactly(least)}{_at_most(min(most, _MOST_CHARACTERS) - least)}$"}
-
-
-def _exactly(number: int) -> str:
-    """Characters, in groups of groups: repetitions above `_MOST_REPEATED` let quotes in, long ones take seconds."""
-    found = ""
-    for power in reversed(range(_NUM_GROUPINGS)):
-        times, number = divmod(number, _GROUP**power)
-        found += f"{_group(power)}{{{times}}}" if times else ""
-    return found
-
-
-def _at_most(number: int) -> str:
-    """So that there is one way to read each length."""
-    power = next((one for one in reversed(range(_NUM_GROUPINGS)) if number >= _GROUP**one), 0)
-    if not power:
-        return f".{{0,{number}}}"
-    times, left = divmod(number, _GROUP**power)
-    fewer = f"{_group(power)}{{0,{times - 1}}}{_at_most(_GROUP**power - 1)}"
-    return f"({fewer}|{_group(power)}{{{times}}}{_at_most(left)})"
-
-
-def _group(power: int) -> str:
-    """`_GROUP` to that power characters."""
-    return f"({_group(power - 1)}{{{_GROUP}}})" if power else "."
+    # A larger number is none for the library; which characters there are, the server's plugin sets (`schema_grammars`).
+    return {**own, "maxLength": min(most, _MOST_CHARACTERS)} if isinstance(most, int) else own
 
 
 def check_pattern(pattern: Any, where: str) -> None:

@@ -167,6 +167,7 @@ TOO_LARGE = {
     "patterns": of({"type": "array", "prefixItems": [{"type": "string", "pattern": "a?b*" * 65}] * 2}),
     "pattern": of({"type": "string", "pattern": "a{0,1}" * 129 + "b{,1}" * 128}),
     "number of properties": of({**properties(65), "minProperties": 5}),
+    "lengths": of({"type": "array", "prefixItems": [{"type": "string", "maxLength": 9 * one} for one in range(17)]}),
     "any characters": of({"type": "string", "pattern": "^.{0,64}-.{0,65}$"}),
     "any characters in groups": of({"type": "string", "pattern": "^(a|ab|[^c]{1,9}){1,10}$"}),
     "any characters in a name": of({"type": "object", "patternProperties": {"^" + ".?" * 33: {}}}),
@@ -198,6 +199,9 @@ def test_patterns_and_grammars_of_whole_answers_are_bounded() -> None:
 def test_what_people_write_is_not_too_large() -> None:
     assert with_enforceable_schemas(in_function(properties(200, num_required=3)), "xgrammar") is None
     assert with_enforceable_schemas(in_function(properties(1000, num_required=900)), "xgrammar") is None
+    bounded = {f"p{one}": {"type": "string", "maxLength": 100 * (1 + one % 16)} for one in range(64)}
+    tool = {"type": "object", "properties": bounded, "required": list(bounded)}
+    assert with_enforceable_schemas(in_function(tool), "xgrammar") is None
     patterns = (
         r"^[^@]+@[^@]+\.[a-z]{2,9}$",
         "^[a-z]{0,128}-[a-z]{0,128}$",
