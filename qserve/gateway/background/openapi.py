@@ -13,7 +13,11 @@ RESPONSE_INPUTS: dict[tuple[str, str], dict[str, Any]] = {
         "parameters": [
             _ID,
             {"name": "stream", "in": "query", "schema": {"type": "boolean"}},
-            {"name": "starting_after", "in": "query", "schema": {"type": "integer", "minimum": 0}},
+            {
+                "name": "starting_after",
+                "in": "query",
+                "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+            },
             {"name": "include_obfuscation", "in": "query", "schema": {"type": "boolean"}},
         ]
     }

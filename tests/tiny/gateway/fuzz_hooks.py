@@ -42,6 +42,8 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     mode = case.meta.generation.mode if case.meta is not None else None
     if isinstance(case.body, dict) and mode is not None and mode.is_positive:
         case.body = _within_rules(_short(case.body), case.operation.path)
+    if mode is not None and mode.is_positive and "starting_after" in (case.query or {}):
+        case.query["stream"] = "true"  # there is nothing to start after in an object
 
 
 def _short(value: Any) -> Any:
