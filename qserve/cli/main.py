@@ -28,6 +28,7 @@ _SECTIONS = {
         "run": "Start a model and chat with it in the terminal.",
         "chat": "Chat in the terminal with a service that runs.",
         "ui": "Open the web UI for a service that runs.",
+        "keys": "API keys with names: models, limits, priority, use.",
         "batch": "Answer a file of requests in the background.",
         "deploy": "Write files for compose, systemd, Kubernetes or KubeRay.",
     },
@@ -53,7 +54,7 @@ _SECTIONS = {
 COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
-_FILES = ("completion", "deploy", "models", "pull", "ui")
+_FILES = ("completion", "deploy", "keys", "models", "pull", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 

@@ -28,6 +28,7 @@ from qserve.gateway.batches import BatchEndpoints, GatewayAsService
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints, HostTeller
+from qserve.gateway.keys.book import KeyBook, LocalLedger, NamedKeys
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.relay.serving import why_nobody_serves
@@ -75,11 +76,13 @@ def build_gateway(
     if machine is not None:
         metrics.watch_machine(machine)
     runs = runs or RunHistory()
+    keys = _named_keys(settings, shared, runs)
+    book = None if keys is None else keys.book
     bodies = Bodies(settings)
     administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)
     responses = BackgroundEndpoints(settings.client_stall_timeout_s)
     elsewhere = {"/v1/responses": responses.create}
-    endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host, elsewhere)
+    endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host, elsewhere, keys)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
     app: ASGIApp = Dispatch(
         {
@@ -94,20 +97,23 @@ def build_gateway(
     service = GatewayAsService(keyless, roles, settings.max_body_bytes)
     watched: list[Observed] = [*roles]
     tasks = [partial(watch, watched, settings.watch_interval_s), partial(batches.run, service)]
+    if book is not None:
+        tasks.append(partial(book.follow))
+        metrics.key_names = book.names
     if shared.runs is None:
         local = LocalRuns(keyless, settings.max_responses_bytes, settings.keep_responses_s)
         metrics.background_bytes = lambda: local.num_bytes
         tasks.append(partial(local.run))
     responses.runs = shared.runs or local
     relayed = upstreams
-    of_users = GuardedKeys(_opening(settings, ()), throttle)
+    of_users = GuardedKeys(_opening(settings, ()), throttle, book)
     if ui is None:
         app = KeyAuth(app, of_users, settings.allowed_hosts)
     else:
         relay = UiRelay(ui, settings, bodies)
-        keys = GuardedKeys(_opening(settings, (ui.api_key,)), throttle)
-        app = KeyAuth(app, keys, settings.allowed_hosts)
-        app = BrowserAccess(app, relay, settings, of_users, shared.sessions)
+        of_all = GuardedKeys(_opening(settings, (ui.api_key,)), throttle, book)
+        app = KeyAuth(app, of_all, settings.allowed_hosts)
+        app = BrowserAccess(app, relay, settings, of_users, shared.sessions, book)
         watched.append(relay.upstream)
         relayed = [*upstreams, relay.upstream]
     app = ApiErrors(app)
@@ -124,7 +130,14 @@ def build_gateway(
 
 def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, ...]:
     """All accepted keys, those of administrators included; none if users need no key."""
-    return (*settings.keys, *settings.admin_keys, *beside) if settings.keys else ()
+    return (*settings.keys, *settings.admin_keys, *beside) if settings.needs_key else ()
+
+
+def _named_keys(settings: GatewaySettings, shared: Shared, runs: RunHistory) -> NamedKeys | None:
+    if not settings.key_file:
+        return None
+    book = KeyBook(Path(settings.key_file))
+    return NamedKeys(book, shared.ledger or LocalLedger(book, runs.used_today()))
 
 
 class _WithLifespan:

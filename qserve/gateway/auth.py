@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import re
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,10 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.gateway.http.bounded_http import CONNECTION, BoundedHttp
 from qserve.gateway.key_throttle import KeyThrottle, network_of
+from qserve.gateway.keys.book import KeyBook
 from qserve.wire.errors import ApiError
 
 __all__ = [
     "OPEN_PATHS",
+    "SIGNED_IN",
     "AdminKeys",
     "GuardedKeys",
     "KeyAuth",
@@ -33,6 +36,8 @@ __all__ = [
 ]
 
 OPEN_PATHS = frozenset({"/health"})
+SIGNED_IN = "qserve.signed_in"
+"""In the scope of a request whose browser has signed in: it needs no key."""
 _CLIENT = "qserve.client"
 _OWNER = "qserve.owner"
 # RFC 9110: a name or address, and a port of digits. `localhost:80@evil` is neither.
@@ -59,13 +64,26 @@ class Keys:
 class GuardedKeys:
     """Checks keys and throttles guessing, for the API and the UI's sign-in together."""
 
-    def __init__(self, keys: Sequence[str], throttle: KeyThrottle | None = None) -> None:
-        """`throttle`: counts wrong keys; shared with everything else that checks keys."""
+    def __init__(self, keys: Sequence[str], throttle: KeyThrottle | None = None, named: KeyBook | None = None) -> None:
+        """`throttle`: counts wrong keys; shared with everything else that checks keys. `named`: further keys; None:
+        there are none, also not later."""
         self._keys = Keys(keys)
         self._throttle = throttle or KeyThrottle()
+        self._named = named
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._keys) or self._named is not None
+
+    def holds(self, token: bytes) -> bool:
+        """Whether `token` is a valid key. Raises ApiError 401 for one that has expired."""
+        is_right = self._keys.holds(token)
+        entry = None if self._named is None else self._named.of_token(token)
+        if is_right or entry is None:
+            return is_right
+        if entry.has_expired(time.time()):
+            message = f"the key {entry.name!r} expired behind {entry.expires}; ask whoever gave it to you for another"
+            raise ApiError(401, message, "expired_api_key")
+        return True
 
     async def admit(self, scope: Scope, token: bytes) -> bool:
         """Whether `token` is valid; answers after a delay if the address has sent many wrong ones."""
@@ -73,7 +91,7 @@ class GuardedKeys:
         address = peer_of(scope)
         is_trusted = connection is not None and connection.is_trusted
         pause_s = self._throttle.pause_s(address, is_trusted=is_trusted)
-        is_right = self._keys.holds(token)
+        is_right = self.holds(token)
         if is_right:
             if not is_trusted:
                 trust(scope)  # before the delay: meanwhile the connection must not be evicted in favour of others
@@ -97,7 +115,7 @@ class KeyAuth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             check_host(scope, self._hosts)
-            if scope["path"] not in OPEN_PATHS:
+            if scope["path"] not in OPEN_PATHS and not scope.get(SIGNED_IN):
                 if self._keys:
                     await self._check(scope)
                 else:

@@ -12,13 +12,17 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from qserve.gateway.administration import Administration
+from qserve.gateway.auth import owner_of
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
+from qserve.gateway.keys.book import NamedKeys, check_model
+from qserve.gateway.keys.endpoints import UsageEndpoint
+from qserve.gateway.keys.entries import KeyEntry
 from qserve.gateway.processes.shared import Shared, exposition_of
 from qserve.gateway.relay.cache_salts import CacheSalts
 from qserve.gateway.relay.relayed import Elsewhere, RelayedEndpoints
 from qserve.gateway.relay.replicas import Replicas
-from qserve.gateway.relay.serving import named
+from qserve.gateway.relay.serving import model_names, named
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
 from qserve.gateway.respond import send_body, send_json
@@ -60,6 +64,7 @@ class Endpoints:
         administration: Administration,
         host: HostTeller | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
+        keys: NamedKeys | None = None,
     ) -> None:
         self._settings = settings
         self._administration = administration
@@ -70,7 +75,9 @@ class Endpoints:
         self._runs = runs
         self._reports = ReportPages(runs)
         salts = CacheSalts(shared.salt_secret, shared=settings.shared_prefix_cache)
-        self._relayed = RelayedEndpoints(settings, roles, shared.metrics, bodies, salts, elsewhere)
+        self._keys = keys
+        self._usage = UsageEndpoint(keys)
+        self._relayed = RelayedEndpoints(settings, roles, shared.metrics, bodies, salts, elsewhere, keys)
         self._started_unix_s = shared.started_unix_s
 
     @property
@@ -96,6 +103,7 @@ class Endpoints:
             "/v1/models/{model}": self.model,
             "/v1/qserve/memory": self.memory,
             "/v1/qserve/report": self.report,
+            "/v1/qserve/usage": self._usage.answer,
             "/v1/qserve/restart": self._administration.restart,
             "/v1/qserve/runs": self.runs,
             "/v1/qserve/runs/{run}": self.run,
@@ -137,12 +145,22 @@ class Endpoints:
 
     async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
         workers = [one.facts for one in self._roles]
-        cards = [self._card(facts, name) for facts in workers for name in facts.names]
+        entry = self._entry(scope)
+        may_ask = None if entry is None else entry.models
+        cards = [
+            self._card(facts, name)
+            for facts in workers
+            for name in facts.names
+            if may_ask is None or any(one in may_ask for one in model_names(facts, name))
+        ]
         await send_json(send, 200, {"object": "list", "data": cards})
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        await send_json(send, 200, self._card(named(self._roles, name)[1], name))
+        facts, entry = named(self._roles, name)[1], self._entry(scope)
+        if entry is not None:
+            check_model(entry, model_names(facts, name))
+        await send_json(send, 200, self._card(facts, name))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_up]
@@ -193,7 +211,7 @@ class Endpoints:
         from qserve.gateway.openapi import DocumentedWorker, document  # only this route needs the response schemas
 
         workers = tuple(DocumentedWorker.of(replicas.facts) for replicas in self._roles)
-        await send_body(send, 200, document(bool(self._settings.keys), workers))
+        await send_body(send, 200, document(self._settings.needs_key, workers))
 
     async def _host_memory(self) -> list[dict[str, Any]]:
         return [] if self._host is None else await self._host()
@@ -234,6 +252,10 @@ class Endpoints:
         with contextlib.suppress(ApiError, ValueError):
             return json.loads(await upstream.get("/v1/qserve/report"))
         return None
+
+    def _entry(self, scope: Scope) -> KeyEntry | None:
+        """The key with a name of this request."""
+        return None if self._keys is None else self._keys.book.of_owner(owner_of(scope))
 
     def _card(self, facts: WorkerFacts, name: str) -> dict[str, Any]:
         is_adapter = name in facts.adapters

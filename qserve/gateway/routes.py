@@ -164,6 +164,7 @@ _OWN = (
     Route("GET", "/v1/models/{model}", "One of them."),
     Route("GET", "/v1/qserve/memory", "Memory of each worker, per term, planned and measured."),
     Route("GET", "/v1/qserve/report", "The same with each worker's start and restarts, and the work of reward models."),
+    Route("GET", "/v1/qserve/usage", "What keys with names have used today, and have left; ?format=csv for a table."),
     Route("POST", "/v1/qserve/restart", "Restarts the workers one after the other, each when its requests are over."),
     Route("GET", "/v1/qserve/runs", "The runs of this machine's store, newest first."),
     Route("GET", "/v1/qserve/runs/{run}", "One of them: plan, start, memory over time, events, requests, results."),

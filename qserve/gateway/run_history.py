@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["RunHistory"]
 
+_log = logging.getLogger("qserve.gateway")
 _MOST_RUNS = 200
 # In a thread of ours up to here (a tenth of a second), in a process of its own beyond.
 _MANY_REQUESTS = 50_000
@@ -36,6 +39,16 @@ class RunHistory:
     store: RunStore | None = None
     run_id: str | None = None
     keep: Callable[[RequestRecord], None] = lambda record: None
+
+    def used_today(self) -> dict[str, tuple[int, int, int]]:
+        """Requests, prompt and generated tokens of each key since 00:00 UTC; none where the store can't be read."""
+        if self.store is None:
+            return {}
+        try:
+            return self.store.used_by_key(86400 * (int(time.time()) // 86400))
+        except StoreUnusable as error:
+            _log.warning("%s. What keys have used today counts from now on", error)
+            return {}
 
     async def documents(self) -> dict[str, Any]:
         """The newest runs. Raises ApiError if the store can't be read."""

@@ -17,6 +17,8 @@ class GatewaySettings:
     Attributes:
         keys: API keys; any of them opens every route. Without any, the gateway is open to all who reach its port.
         admin_keys: keys that may administer the service as well (POST /v1/qserve/restart); none: nobody may over HTTP.
+        key_file: keys with names, and what each may do (`gateway/keys/entries.py`); "": none. It is read again when it
+            changes.
         cors_origins: browser origins that may call, spelled exactly (`https://chat.example.org`); none: CORS is off.
         allowed_hosts: names that a request's Host header may carry, without the port; empty: any. With no key on
             loopback this is what keeps a web page from reaching the gateway through a DNS name of its own.
@@ -36,6 +38,7 @@ class GatewaySettings:
 
     keys: tuple[str, ...] = field(default=(), repr=False)
     admin_keys: tuple[str, ...] = field(default=(), repr=False)
+    key_file: str = ""
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     shared_prefix_cache: bool = False
@@ -49,6 +52,11 @@ class GatewaySettings:
     resume_wait_s: float = 60.0
     max_responses_bytes: int = 128 * MIB
     keep_responses_s: float = 3600.0
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self.keys or self.key_file)
 
     def __post_init__(self) -> None:
         for key in (*self.keys, *self.admin_keys):

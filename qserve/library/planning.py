@@ -33,6 +33,7 @@ OF_THE_SERVER = frozenset(
         "keep_responses_minutes",
         "keep_runs_days",
         "keep_runs_gib",
+        "keys",
         "log_format",
         "log_level",
         "max_body_mib",

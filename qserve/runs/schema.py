@@ -113,4 +113,7 @@ CREATE TABLE residual (
 # Which command started the server for itself; those of `qserve compare` are not what a user means by the newest run.
 _STARTED_BY = "ALTER TABLE run ADD COLUMN started_by TEXT NOT NULL DEFAULT '';"
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _RESIDUALS, _STARTED_BY)
+# The name of the key that asked, where keys have names (qserve/gateway/keys); never the key.
+_KEY = "ALTER TABLE request ADD COLUMN key TEXT;"
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _RESIDUALS, _STARTED_BY, _KEY)

@@ -16,10 +16,11 @@ REPLACE_RESIDUAL = """INSERT OR REPLACE INTO residual
 # One step for a whole batch: Python's lock is free while SQLite works, and is not fought for at every row.
 INSERT_REQUESTS = """
 INSERT INTO request (run, number, label, began_unix_ms, e2e_us, queued_us, ttft_us, prompt_tokens, completion_tokens,
-                     num_events, request_id)
+                     num_events, request_id, key)
 SELECT ?1, ?2 + key, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
        json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
-       json_extract(value, '$[6]'), json_extract(value, '$[7]'), json_extract(value, '$[8]')
+       json_extract(value, '$[6]'), json_extract(value, '$[7]'), json_extract(value, '$[8]'),
+       json_extract(value, '$[9]')
 FROM json_each(?3)"""
 COUNT = """UPDATE run SET num_requests = num_requests + ?2, num_errors = num_errors + ?3, num_lost = ?4,
                            last_seen_unix_s = ?5 WHERE number = ?1"""

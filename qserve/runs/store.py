@@ -14,6 +14,7 @@ from typing import Any, Literal
 from qserve.errors import UsageError
 from qserve.planner.calibration import Residual
 from qserve.runs.database import FILE_NAME, connect, unusable
+from qserve.runs.key_usage import KeyUsage, usage_of, used_by_key
 from qserve.runs.records import (
     MemorySample,
     StoredDocument,
@@ -109,6 +110,16 @@ class RunStore:
         """All requests by worker: summary, series and histograms, in one sweep of two seconds a million."""
         with self.connection() as connection:
             return traffic_of(connection, self._row(connection, run.id)[0], bucket_s)
+
+    def used_by_key(self, since_unix_s: float) -> dict[str, tuple[int, int, int]]:
+        """Requests, prompt and generated tokens of each key with a name since then, of all runs."""
+        with self.connection() as connection:
+            return used_by_key(connection, since_unix_s)
+
+    def usage(self, since_unix_s: float) -> tuple[KeyUsage, ...]:
+        """What keys with names used since then, by day (UTC), key and model; the newest day first."""
+        with self.connection() as connection:
+            return usage_of(connection, since_unix_s)
 
     def residuals(self) -> tuple[Residual, ...]:
         """What every run measured beside what was planned for it, oldest first: for `PlanRequest.learned`."""

@@ -94,6 +94,7 @@ class RequestRow(NamedTuple):
     completion_tokens: int | None
     num_events: int
     request_id: str
+    key: str | None = None
 
 
 class RunWriter:

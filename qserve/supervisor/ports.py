@@ -22,9 +22,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(host: str, keys: tuple[str, ...]) -> None:
+def check_exposure(host: str, *, has_key: bool) -> None:
     """Refuse to open a model to the network without a key."""
-    if not keys and not is_loopback(host):
+    if not has_key and not is_loopback(host):
         raise UsageError(
             f"--host {host} can be reached from other machines, and no key protects it. Put one into a file and name "
             "it with --api-key-file (or set the environment variable QSERVE_API_KEY), or keep --host 127.0.0.1"

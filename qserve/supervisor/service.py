@@ -103,7 +103,7 @@ async def serve(
     With `options.taking` it serves the models of that service, on its workers.
     Raises PortInUse, UsageError, BrokenCheckpoint, DoesNotFit or WorkerFailed when it can't start or continue.
     """
-    ports.check_exposure(options.host, options.gateway.keys)
+    ports.check_exposure(options.host, has_key=options.gateway.needs_key)
     if options.taking is not None:
         with contextlib.closing(options.taking) as taking:
             runner = await Adopting.begun(taking)
@@ -281,7 +281,7 @@ async def _live(
             for worker, held in zip(workers, memory, strict=True)
             if worker.status.state is not WorkerState.IDLE
         ]
-        has_key, has_ui = bool(options.gateway.keys), options.ui is not False
+        has_key, has_ui = options.gateway.needs_key, options.ui is not False
         rows = ready_rows(
             url,
             shown,

@@ -72,7 +72,7 @@ class _WebUi:
         worker = WorkerStatus(WorkerFacts("ui", ("web interface",), UnixAddress(socket), key, 1, 1))
         missing = importlib.util.find_spec("gradio") is None
         self.endpoint = UiEndpoint(worker, api_key, _INSTALL if missing else "")
-        has_keys = bool(gateway.keys)
+        has_keys = gateway.needs_key
         settings = UISettings(
             url, api_key=api_key if has_keys else "", socket=str(socket), key=key, has_sign_in=has_keys
         )

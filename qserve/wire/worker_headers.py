@@ -9,7 +9,8 @@ CLIENT = "x-qserve-client"
 CACHE_SALT = "x-qserve-cache-salt"
 """In the place of the body's `cache_salt`: with whom the request may share what is cached of prompts."""
 PRIORITY = "x-qserve-priority"
-"""`background`: all other requests go first. Clients send it to the gateway, too."""
+"""`background`: all other requests go first; clients send it to the gateway, too. `high`: of a key that goes before
+others, which the gateway alone says."""
 PROBE = "x-qserve-probe"
 """`1`: a command of qserve tests what the server can do. Clients send it to the gateway, which counts such a request
 apart, so that one that is refused is no error of the service."""

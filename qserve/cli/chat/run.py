@@ -26,6 +26,7 @@ _LEFT_OUT = (
     "api_key",
     "api_key_file",
     "admin_key_file",
+    "keys",
     "cors_origin",
     "ready_file",
     "ui",

@@ -103,9 +103,10 @@ SECTIONS = (
     _section(
         "Server",
         "host port up:api_key api_key_file ui",
-        "admin_key_file cors_origin gateway_processes shared_prefix_cache drain_timeout start_timeout min_free_ram "
+        "keys admin_key_file cors_origin gateway_processes shared_prefix_cache drain_timeout start_timeout min_free_ram "
         "ready_file takeover",
     ),
+    _section("What the key may do", "add:models requests_per_minute tokens_per_minute tokens_per_day priority expires"),
     _section("Several machines", "", "ray ray_ports ray_nodes min_replicas max_replicas scale_down_after"),
     _section(
         "Engine",
@@ -125,7 +126,10 @@ SECTIONS = (
         "keep_files_gib keep_responses_mib keep_responses_minutes",
     ),
     _section("Checks", "preflight eval:resume measure kernels self_test scores:strict", "no_learn"),
-    _section("Output", "local out output scores:resume errors csv_file full form as_json explain emit older_than"),
+    _section(
+        "Output",
+        "usage:days as_csv local out output scores:resume errors csv_file full form as_json explain emit older_than",
+    ),
     _section("Chat", "system verbose"),
     _section("Help", "version help_all help"),
 )

@@ -73,6 +73,12 @@ _OPTIONS = (
         help="A file with keys, one per line, that may also restart the workers: POST /v1/qserve/restart. May be "
         "repeated.",
     ),
+    click.option(
+        "--keys",
+        type=click.Path(path_type=Path),
+        help="A file of keys with names, each with its models, limits, priority and last day; `qserve keys add` makes "
+        "it. Changes hold at once.",
+    ),
     click.option("--ui/--no-ui", default=None, help="Start the web UI at once, or never [when a browser opens /]."),
     click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated."),
     number_option(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from qserve.batches import FileBounds
 from qserve.cli.command_line import without_secrets
 from qserve.core.hardware import Hardware
+from qserve.errors import UsageError
+from qserve.gateway.keys.entries import read_keys
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import to_collector
 from qserve.library.own_server import STARTED_BY
@@ -43,6 +45,7 @@ class ServerFlags:
     api_key: tuple[str, ...] = field(repr=False)
     api_key_file: tuple[Path, ...]
     admin_key_file: tuple[Path, ...]
+    keys: Path | None
     cors_origin: tuple[str, ...]
     shared_prefix_cache: bool
     max_queue: int
@@ -77,13 +80,14 @@ class ServerFlags:
     def gateway(self) -> GatewaySettings:
         """The gateway's settings. Keys are read once and kept in this process. Raises UsageError if one is needed."""
         keys = keys_in_use(self.api_key, self.api_key_file)
-        ports.check_exposure(self.host, keys)
+        ports.check_exposure(self.host, has_key=bool(keys or self.keys))
         admin_keys = (key for file in self.admin_key_file for key in keys_of_file(file, "--admin-key-file"))
         return GatewaySettings(
             keys=keys,
+            key_file="" if self.keys is None else str(_known(self.keys)),
             admin_keys=tuple(admin_keys),
             cors_origins=self.cors_origin,
-            allowed_hosts=() if keys else ("localhost", "127.0.0.1", "[::1]", self.host),
+            allowed_hosts=() if keys or self.keys else ("localhost", "127.0.0.1", "[::1]", self.host),
             shared_prefix_cache=self.shared_prefix_cache,
             max_queue=self.max_queue,
             resume_wait_s=self.resume_wait,
@@ -138,6 +142,13 @@ class ServerFlags:
             launched,
             Taking.find(self.host, self.port, launched) if self.takeover else None,
         )
+
+
+def _known(file: Path) -> Path:
+    """The file of keys, read once. Raises UsageError for one that is none."""
+    if not read_keys(file):
+        raise UsageError(f"--keys {file} has no key; `qserve keys add NAME --keys {file}` makes one")
+    return file.absolute()
 
 
 def _recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gib: float) -> Recording:

@@ -23,8 +23,10 @@ from qserve.errors import QserveError
 from qserve.gateway.administration import Restart, begun
 from qserve.gateway.endpoints import HostTeller
 from qserve.gateway.key_throttle import KeyThrottle
+from qserve.gateway.keys.book import KeyBook, LocalLedger, NamedKeys
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.hosted_runs import HostedRuns, MemberRuns
+from qserve.gateway.processes.key_spending import MemberSpending
 from qserve.gateway.processes.member import Member
 from qserve.gateway.processes.shared import exposition_of
 from qserve.gateway.processes.signed_sessions import MOST_ENDED
@@ -90,7 +92,10 @@ class Coordinator:
         self._members: list[Member] = []
         self._answers: set[asyncio.Task[None]] = set()
         self._of_ended = GatewayMetrics()  # counts of ended processes
-        self._hosted = HostedRuns(self._settings, list(self._roles.values()), self._salt_secret, service.runs)
+        self._book = KeyBook(Path(settings.key_file)) if settings.key_file else None
+        self._ledger = None if self._book is None else LocalLedger(self._book, service.runs.used_today())
+        keys = None if self._book is None or self._ledger is None else NamedKeys(self._book, self._ledger)
+        self._hosted = HostedRuns(self._settings, list(self._roles.values()), self._salt_secret, service.runs, keys)
         self._of_members: Counter[str] = Counter()
         self._started_unix_s = int(time.time())
 
@@ -104,6 +109,8 @@ class Coordinator:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._hosted.runs.run())
             tasks.create_task(self._push_states())
+            if self._book is not None:
+                tasks.create_task(self._book.follow())
 
     async def _push_states(self) -> None:
         next_look_s = 0.0
@@ -122,7 +129,7 @@ class Coordinator:
     async def join(self, name: str, end: socket.socket, details: dict[str, Any]) -> Member:
         """Add the process at the other side of `end`; `details`: further fields of its first message."""
         channel = Channel(self._hear, lambda: self._leave(member))
-        member = Member(name, channel, self._roles, MemberRuns(self._hosted.runs))
+        member = Member(name, channel, self._roles, MemberRuns(self._hosted.runs), MemberSpending(self._ledger))
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
         self._members.append(member)
         member.knows(self._watched)
@@ -198,6 +205,7 @@ class Coordinator:
             "up": member.up,
             "counted": member.counted,
             "response dropped": member.runs.drop,
+            "spent": member.spending.end,
             "request": self._service.keep,
             "work": partial(self._take_work, member),
             "wrong key": partial(self._take_wrong_key, member),
@@ -224,6 +232,8 @@ class Coordinator:
         return {
             "died": self._died,
             "response": member.runs.answer,
+            "spend": member.spending.begin,
+            "usage": member.spending.document,
             "restart": self._restart,
             "host": self._service.host,
             "metrics": self._metrics,
@@ -273,6 +283,8 @@ class Coordinator:
         own = (self._of_ended.counted(), self._hosted.metrics.counted())
         for counted in (*own, *(one.metrics for one in self._members)):
             total.add(counted)
+        if self._book is not None:
+            total.key_names = self._book.names
         total.background_bytes = lambda: self._hosted.runs.num_bytes
         pids = [one.pid for one in self._members if one.pid is not None]
         total.num_processes = lambda: len(pids)

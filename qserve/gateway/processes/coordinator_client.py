@@ -18,6 +18,7 @@ from qserve.gateway.app import build_gateway
 from qserve.gateway.http.in_flight import InFlight
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
+from qserve.gateway.processes.key_spending import RemoteLedger
 from qserve.gateway.processes.remote_replicas import RemoteReplicas
 from qserve.gateway.processes.remote_runs import RemoteRuns
 from qserve.gateway.processes.shared import Shared
@@ -81,6 +82,7 @@ class CoordinatorClient:
             partial(self._channel.request, "metrics"),
             settings["started_unix_s"],
             RemoteRuns(self._channel),
+            RemoteLedger(self._channel),
         )
         store = None if settings["store"] is None else RunStore(Path(settings["store"]))
         self._in_flight = InFlight(

@@ -10,6 +10,7 @@ from typing import Any
 
 from qserve.gateway.background.runs import PATH, Asker, LocalRuns
 from qserve.gateway.bodies import Bodies
+from qserve.gateway.keys.book import NamedKeys
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.relay.cache_salts import CacheSalts
 from qserve.gateway.relay.relayed import RelayedEndpoints
@@ -26,12 +27,17 @@ class HostedRuns:
     """`run` must run meanwhile; `close` it."""
 
     def __init__(
-        self, settings: GatewaySettings, roles: Sequence[Replicas], salt_secret: str, history: RunHistory
+        self,
+        settings: GatewaySettings,
+        roles: Sequence[Replicas],
+        salt_secret: str,
+        history: RunHistory,
+        keys: NamedKeys | None = None,
     ) -> None:
         self.metrics = GatewayMetrics()
         """What the requests of background responses count."""
         salts = CacheSalts(salt_secret, shared=settings.shared_prefix_cache)
-        self._relayed = RelayedEndpoints(settings, roles, self.metrics, Bodies(settings), salts)
+        self._relayed = RelayedEndpoints(settings, roles, self.metrics, Bodies(settings), salts, keys=keys)
         route = next(one for one in ROUTES if isinstance(one, RelayedRoute) and one.path == PATH)
         app = RequestContext(ApiErrors(self._relayed.of(route)), self.metrics, None, history)
         self.runs = LocalRuns(app, settings.max_responses_bytes, settings.keep_responses_s)

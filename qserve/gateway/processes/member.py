@@ -9,6 +9,7 @@ from typing import Any
 
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.hosted_runs import MemberRuns
+from qserve.gateway.processes.key_spending import MemberSpending
 from qserve.gateway.processes.statuses import changing, document_of
 from qserve.gateway.relay.deadline import Deadline
 from qserve.gateway.relay.replica_set import ReplicaSet
@@ -33,12 +34,12 @@ class _Ticket:
         self._member = member
         self._number = number
         role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background, client, *others = request
-        is_more, until = others
+        is_more, until, is_urgent = others
         self._replicas = member.roles[role]
         lives = [(name, num_restarts) for name, num_restarts in without]
         deadline = None if until is None else Deadline.from_json(until)
         self._asked = RoutedRequest(
-            tuple(blocks), num_bytes, num_sequences, max_tokens, digest, client, is_more, deadline
+            tuple(blocks), num_bytes, num_sequences, max_tokens, digest, client, is_more, deadline, is_urgent
         )
         self._slot = self._replicas.slot(self._asked, lives, background=background)
         self._ended: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
@@ -86,8 +87,12 @@ class _Ticket:
 class Member:
     """A gateway process, from its start to its end."""
 
-    def __init__(self, name: str, channel: Channel, roles: Mapping[str, ReplicaSet], runs: MemberRuns) -> None:
+    def __init__(
+        self, name: str, channel: Channel, roles: Mapping[str, ReplicaSet], runs: MemberRuns, spending: MemberSpending
+    ) -> None:
         self.name = name
+        self.spending = spending
+        """What its requests of named keys take."""
         self.runs = runs
         """Its background responses."""
         self.channel = channel
@@ -151,3 +156,4 @@ class Member:
         """The process is gone: free its slots."""
         for ticket in list(self.tickets.values()):
             ticket.end(None)
+        self.spending.leave()

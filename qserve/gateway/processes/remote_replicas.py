@@ -99,6 +99,7 @@ class _RemoteSlot:
             request.client,
             request.is_more,
             None if request.deadline is None else request.deadline.to_json(),
+            request.is_urgent,
         )
         try:
             self.upstream = self._replicas.named(await granted)

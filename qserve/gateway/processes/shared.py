@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from qserve.gateway.background.runs import Runs
 from qserve.gateway.key_throttle import KeyThrottle
+from qserve.gateway.keys.book import Ledger
 from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.upstream import Upstream
@@ -32,6 +33,7 @@ class Shared:
         exposition: Prometheus text of all processes; None: of this one.
         started_unix_s: reported as the models' creation time.
         runs: where background responses run; None: in this process.
+        ledger: where the use of keys is counted; None: in this process.
     """
 
     replicas: Callable[[Sequence[Upstream]], Sequence[Replicas]] = replica_sets
@@ -42,6 +44,7 @@ class Shared:
     exposition: Callable[[], Awaitable[str]] | None = None
     started_unix_s: int = field(default_factory=lambda: int(time.time()))
     runs: Runs | None = None
+    ledger: Ledger | None = None
 
 
 async def exposition_of(metrics: GatewayMetrics, upstreams: Sequence[Upstream]) -> str:

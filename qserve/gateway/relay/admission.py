@@ -33,17 +33,19 @@ class Requeued(Exception):
 
 
 class Requester(NamedTuple):
-    """Who asks for slots.
+    """Whose requests ask for slots.
 
     Attributes:
         client: whom the request counts for (`auth.share_of`).
         is_background: all others go first, and one slot stays free for them.
+        is_urgent: requests of other clients wait for it.
         leaves_one: one of many sequences: it leaves the last slot to requests that have none.
     """
 
     client: str = ""
     is_background: bool = False
     leaves_one: bool = False
+    is_urgent: bool = False
 
     @property
     def share(self) -> Share:
@@ -266,9 +268,9 @@ class Admission:
         some = {*self._held, *(ticket.requester.share for ticket in self._queue)}
         return {share for share in some if share[0] == background}
 
-    def _rank(self, ticket: _Ticket) -> tuple[bool, int, int]:
+    def _rank(self, ticket: _Ticket) -> tuple[bool, bool, int, int]:
         share = ticket.requester.share
-        return share[0], *self._tokens.rank(share)
+        return share[0], not ticket.requester.is_urgent, *self._tokens.rank(share)
 
     def _fits(self, ticket: _Ticket, num_promised: int = 0) -> bool:
         leaves_one = self._leaves_one(ticket)

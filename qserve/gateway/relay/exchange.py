@@ -96,8 +96,8 @@ class Exchange:
             call.client,
             is_more=call.is_more,
         )
-        if call.deadline is not None:
-            routed = routed._replace(deadline=call.deadline)
+        if call.deadline is not None or call.is_urgent:
+            routed = routed._replace(deadline=call.deadline, is_urgent=call.is_urgent)
         attempts = Attempts(self._replicas, routed, self._resume_wait_s)
         try:
             while True:
@@ -218,6 +218,8 @@ class Exchange:
         yield CLIENT, self._call.client
         if self._is_background:
             yield PRIORITY, "background"
+        elif self._call.is_urgent:
+            yield PRIORITY, "high"
         if self._call.cache_salt is not None:
             yield CACHE_SALT, self._call.cache_salt
 

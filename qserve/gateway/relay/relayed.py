@@ -7,6 +7,7 @@ Except for what an engine's wire format rewrites (vLLM's: JSON schemas, empty li
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ from starlette.types import Receive, Scope, Send
 from qserve.gateway.auth import owner_of, share_of
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
+from qserve.gateway.keys.book import NamedKeys, check_model
+from qserve.gateway.keys.entries import KeyEntry
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.relay.cache_salts import CacheSalts, with_cache_salt
 from qserve.gateway.relay.call import ON_QUEUED, Call
@@ -24,7 +27,7 @@ from qserve.gateway.relay.journal import Journals, StreamJournal
 from qserve.gateway.relay.portioned import PortionedExchange, PortionedMetrics
 from qserve.gateway.relay.portions import Portions, portions_of
 from qserve.gateway.relay.replicas import Replicas
-from qserve.gateway.relay.serving import Served, named, serving
+from qserve.gateway.relay.serving import Served, model_names, named, serving
 from qserve.gateway.routes import RelayedRoute
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
@@ -55,8 +58,10 @@ class RelayedEndpoints:
         bodies: Bodies,
         salts: CacheSalts,
         elsewhere: Mapping[str, Elsewhere] | None = None,
+        keys: NamedKeys | None = None,
     ) -> None:
-        """`elsewhere`: by path."""
+        """`elsewhere`: by path. `keys`: those with names, where the gateway has a file of them."""
+        self._keys = keys
         self._settings = settings
         self._roles = roles
         self._metrics = metrics
@@ -83,6 +88,9 @@ class RelayedEndpoints:
                     return
                 served, checked = await self._checked(route, body.data)
                 facts = served.facts
+                entry = None if self._keys is None else self._keys.book.of_owner(owner_of(scope))
+                if entry is not None:
+                    check_model(entry, model_names(facts, checked.model))
                 body.data = body.data if checked.body is None else checked.body
                 if route.names_model and checked.model is not None and checked.model not in facts.names:
                     named(self._roles, checked.model)
@@ -102,13 +110,23 @@ class RelayedEndpoints:
                     salt,
                     rewrite=served.route.rewrite,
                     deadline=Deadline.of(scope[RECORD], checked.num_sequences),
+                    is_urgent=entry is not None and entry.priority == "high",
                 )
-                if (portions := self._portions(facts, call, body.data)) is None:
-                    await self._exchange(served, call, body, checked.model, scope).run(receive, send)
-                else:
-                    await self._portioned(served, call, checked.model, scope, portions).run(receive, send)
+                async with self._spending(entry, scope, call, len(body.data)):
+                    if (portions := self._portions(facts, call, body.data)) is None:
+                        exchange = self._exchange(served, call, body, checked.model, scope)
+                        await exchange.run(receive, send)
+                    else:
+                        await self._portioned(served, call, checked.model, scope, portions).run(receive, send)
 
         return endpoint
+
+    def _spending(
+        self, entry: KeyEntry | None, scope: Scope, call: Call, num_bytes: int
+    ) -> AbstractAsyncContextManager[None]:
+        if entry is None or self._keys is None:
+            return nullcontext()
+        return self._keys.spending(entry, scope[RECORD], num_bytes, call.num_sequences, call.max_tokens)
 
     def _portions(self, facts: WorkerFacts, call: Call, body: bytes) -> Portions | None:
         """A request's portions, where its engine would begin all of them at once and they are no few of its slots."""
@@ -180,6 +198,6 @@ class RelayedEndpoints:
     @staticmethod
     def _record(facts: WorkerFacts, model: str | None, scope: Scope) -> RequestRecord:
         record: RequestRecord = scope[RECORD]
-        record.model = model if model in facts.adapters and model is not None else facts.models[0]
+        record.model = model_names(facts, model)[0]
         record.worker = facts.name
         return record

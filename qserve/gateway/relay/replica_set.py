@@ -252,7 +252,7 @@ class _LocalSlot:
             upstream.check_ready()
         if num_sequences:
             is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
-            requester = Requester(self._request.client, self._background, is_wide)
+            requester = Requester(self._request.client, self._background, is_wide, self._request.is_urgent)
             num_waiting_elsewhere = self._replicas.num_waiting_elsewhere(upstream)
             deadline, num_tokens = self._request.deadline, self._left
             entering = partial(upstream.admission.enter, num_sequences, requester, num_waiting_elsewhere, num_tokens)

@@ -11,7 +11,7 @@ from qserve.wire.errors import ApiError
 from qserve.worker.base import WorkerFacts
 from qserve.worker.wire import WireRoute
 
-__all__ = ["Served", "named", "serving", "why_nobody_serves"]
+__all__ = ["Served", "model_names", "named", "serving", "why_nobody_serves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,11 @@ class Served:
     replicas: Replicas
     facts: WorkerFacts
     route: WireRoute
+
+
+def model_names(facts: WorkerFacts, model: str | None) -> tuple[str, ...]:
+    """The names of what a request for `model` asks of a worker: an adapter's own, or those of its model."""
+    return (model,) if model is not None and model in facts.adapters else facts.models
 
 
 def named(roles: Sequence[Replicas], model: str) -> tuple[Replicas, WorkerFacts]:

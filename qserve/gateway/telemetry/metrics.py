@@ -67,6 +67,8 @@ class GatewayMetrics:
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
         self._generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
+        self._key_requests = counter("key_requests", "Requests of keys with names", "key", "status")
+        self._key_tokens = counter("key_tokens", "Tokens of keys with names, of prompts and generated", "key", "kind")
         self.queue_wait = histogram("queue_wait_seconds", "Wait for a slot at the worker", _QUEUE_BUCKETS_S, "worker")
         self.ttft = histogram(
             "time_to_first_token_seconds", "Streams: request received to first event sent", _TTFT_BUCKETS_S, "model"
@@ -87,6 +89,8 @@ class GatewayMetrics:
         process = psutil.Process()
         self.journal_bytes: Callable[[], float] = lambda: 0
         self.background_bytes: Callable[[], float] = lambda: 0
+        self.key_names: Callable[[], Iterable[str]] = lambda: ()
+        """Keys with names, whose counts are exposed as 0 from the start, so that rates work."""
         self.num_processes: Callable[[], float] = lambda: 1
         self.resident_bytes: Callable[[], float] = lambda: process.memory_info().rss
         self._gauge(
@@ -148,12 +152,24 @@ class GatewayMetrics:
             self._probes.labels(record.route, str(record.status)).inc()
             return
         self._requests.labels(record.route, record.model, str(record.status)).inc()
+        if record.key:
+            self._count_key(record)
         if record.error_code:
             self.count_error(record.error_code)
         if record.error_code in _LATE:
             self._late.labels(record.model, record.error_code).inc()
         if record.client_left:
             self._disconnects.labels(record.phase).inc()
+
+    def _expose_key(self, name: str) -> None:
+        self._key_requests.labels(name, "200")
+        for kind in ("prompt", "generated"):
+            self._key_tokens.labels(name, kind)
+
+    def _count_key(self, record: RequestRecord) -> None:
+        self._key_requests.labels(record.key, str(record.status)).inc()
+        self._key_tokens.labels(record.key, "prompt").inc(record.num_prompt_tokens or 0)
+        self._key_tokens.labels(record.key, "generated").inc(record.num_generated_tokens or record.num_events)
 
     def counted(self) -> dict[str, Series]:
         """All counts as JSON, for the sum over several processes; without gauges."""
@@ -166,4 +182,6 @@ class GatewayMetrics:
 
     def exposition(self) -> bytes:
         """Prometheus text, version 0.0.4."""
+        for name in self.key_names():
+            self._expose_key(name)
         return generate_latest(self.registry)

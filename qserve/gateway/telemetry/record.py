@@ -61,6 +61,7 @@ class RequestRecord:
         is_background: the client lets others go first (`x-qserve-priority: background`).
         is_probe: a command of qserve tests what the server can do (`x-qserve-probe: 1`).
         deadline_ms: the client's `x-qserve-deadline-ms`, unchecked; b"" if there is none.
+        key: name of its key, if that has one.
         queue_wait_s: the wait for a slot at the worker; None while it has none.
         admitted_s: received to the end of that wait.
         first_byte_s: received to the first event sent (of a stream, the one that only names the role not counted), or
@@ -86,6 +87,7 @@ class RequestRecord:
     is_background: bool = False
     is_probe: bool = False
     deadline_ms: bytes = b""
+    key: str = ""
     queue_wait_s: float | None = None
     admitted_s: float | None = None
     first_byte_s: float | None = None
@@ -180,6 +182,7 @@ def log_request(record: RequestRecord) -> None:
         "ms": round(record.elapsed_s * 1000, 1),
         "model": record.model,
         "worker": record.worker,
+        "key": record.key,
         "error": record.error_code,
     }
     line = " ".join(f"{name}={value}" for name, value in fields.items() if value != "")

@@ -38,6 +38,7 @@ def row_of(record: RequestRecord) -> RequestRow | None:
         record.num_generated_tokens,
         record.num_events,
         record.request_id,
+        record.key or None,
     )
 
 

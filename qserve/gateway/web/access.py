@@ -8,7 +8,8 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qserve.gateway.auth import GuardedKeys, check_host, header, trust
+from qserve.gateway.auth import SIGNED_IN, GuardedKeys, check_host, header, trust
+from qserve.gateway.keys.book import KeyBook
 from qserve.gateway.limits import read_body
 from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
@@ -47,9 +48,18 @@ class BrowserAccess:
     """ASGI middleware before the API. With keys it signs browsers in; without, it gives each an anonymous session."""
 
     def __init__(
-        self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings, keys: GuardedKeys, sessions: Sessions | None = None
+        self,
+        api: ASGIApp,
+        ui: ASGIApp,
+        settings: GatewaySettings,
+        keys: GuardedKeys,
+        sessions: Sessions | None = None,
+        named: KeyBook | None = None,
     ) -> None:
-        """`ui` gets allowed requests, with the header `VISITOR`; `api` gets all that are not the UI's."""
+        """`ui` gets allowed requests, with the header `VISITOR`; `api` gets all that are not the UI's. `named`: of
+        `keys` those with names, of which one that is bounded opens no page: what pages ask counts for no key.
+        """
+        self._named = named
         self._api = api
         self._ui = ui
         self._settings = settings
@@ -105,8 +115,7 @@ class BrowserAccess:
         token = cookies(scope, cookie_name(scope))
         if token and self._sessions.visitor(token) is not None:
             check_origin(scope, has_session=True)
-            key = (b"authorization", b"Bearer " + self._settings.keys[0].encode())
-            await self._api({**scope, "headers": [*scope["headers"], key]}, receive, send)
+            await self._api({**scope, SIGNED_IN: True}, receive, send)
         elif comes_from_elsewhere(scope):
             await pages.send_page(scope, hardened(send), pages.moment(scope))
         else:
@@ -128,10 +137,18 @@ class BrowserAccess:
 
     async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(scope, receive, _MAX_FORM_BYTES, self._settings.body_idle_timeout_s)
-        if await self._keys.admit(scope, key_of_form(body)):
+        key = key_of_form(body)
+        try:
+            is_right = await self._keys.admit(scope, key)
+        except ApiError:  # it has expired
+            is_right = False
+        entry = None if self._named is None else self._named.of_token(key)
+        if is_right and entry is not None and entry.is_bounded:
+            await pages.send_page(scope, send, pages.sign_in(scope, problem="bounded"))
+        elif is_right:
             await _go_to_start(send, session_cookie(scope, self._sessions.begin()))
         else:
-            await pages.send_page(scope, send, pages.sign_in(scope, is_wrong=True))
+            await pages.send_page(scope, send, pages.sign_in(scope, problem="wrong"))
 
 
 def _name(scope: Scope) -> str:

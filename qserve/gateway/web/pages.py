@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import Literal
 
 from starlette.types import Scope, Send
 
@@ -44,13 +45,13 @@ class Page:
     next_path: str = ""
 
 
-def sign_in(scope: Scope, *, is_wrong: bool = False) -> Page:
-    """The sign-in form, with status 401."""
+def sign_in(scope: Scope, *, problem: Literal["wrong", "bounded"] | None = None) -> Page:
+    """The sign-in form, with status 401. `problem`: with the key that was sent."""
     text = TEXTS[language(scope)]
-    problem = f'<p class="bad" role="alert" id="problem">{escape(text["wrong"])}</p>' if is_wrong else ""
-    described = ' aria-describedby="problem" aria-invalid="true"' if is_wrong else ""
+    told = "" if problem is None else f'<p class="bad" role="alert" id="problem">{escape(text[problem])}</p>'
+    described = "" if problem is None else ' aria-describedby="problem" aria-invalid="true"'
     body = (
-        f'<p>{escape(text["ask"])}</p>{problem}<form method="post" action="{SIGN_IN}"><label for="key">'
+        f'<p>{escape(text["ask"])}</p>{told}<form method="post" action="{SIGN_IN}"><label for="key">'
         f'{escape(text["key"])}</label><input id="key" name="key" type="password" required autofocus '
         f'autocomplete="current-password" maxlength="4096"{described}><button type="submit">'
         f"{escape(text['sign_in'])}</button></form>"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from qserve.gateway import run_history
 from qserve.gateway.run_history import RunHistory
+from qserve.runs import RunStore
 from qserve.runs.database import FILE_NAME
 from qserve.wire.errors import ApiError
-from tests.unit.runs.kept import stored
+from tests.unit.runs.kept import DIED, request, stored, writer
 
 
 async def test_a_large_run_is_summed_up_by_a_process_of_its_own(
@@ -39,3 +41,17 @@ async def test_no_such_run_no_store_and_a_store_that_can_not_be_read_are_errors_
     with pytest.raises(ApiError) as refused:
         await kept.documents()
     assert (refused.value.status, refused.value.code) == (503, "run_store_unusable")
+
+
+def test_what_keys_used_today_is_known_at_a_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    today_ms = int(time.time()) // 86_400 * 86_400_000
+    run = writer(tmp_path / "qserve")
+    for key, began_ms in (("alice", today_ms), ("alice", today_ms + 1), ("bob", today_ms - 1)):
+        run.request(request(1, began_unix_ms=began_ms)._replace(key=key))
+    run.request(request(2, DIED, today_ms)._replace(key="alice"))
+    run.close(0)
+    store = RunStore.open(tmp_path / "qserve")
+    assert RunHistory(store).used_today() == {"alice": (2, 14, 22)}
+    assert RunHistory().used_today() == {} and not caplog.records
+    store.path.write_bytes(b"no database")
+    assert RunHistory(store).used_today() == {} and "counts from now on" in caplog.text

@@ -64,7 +64,7 @@ def store(tmp_path):
             "INSERT INTO request_label VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [(number, *label) for number, label in enumerate(LABELS, 1)],
         )
-        connection.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _requests(1000))
+        connection.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", _requests(1000))
         connection.executemany(
             "INSERT INTO event VALUES (1, ?, 'reward', 'work', ?)",
             [(BEGAN + texts, json.dumps({**WORK, "texts": texts})) for texts in (7, 9)],

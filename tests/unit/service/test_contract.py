@@ -269,6 +269,8 @@ def value_of(option: click.Option, folder: Path) -> Any:
         return name != "ui"
     if isinstance(option.type, click.Path):
         file = folder / name
+        if name == "keys":
+            file.write_text(f"keys: [{{name: a, sha256: {'a' * 64}}}]\n")
         if not option.type.exists or name == "state_dir":
             return str(file)
         file.write_text(

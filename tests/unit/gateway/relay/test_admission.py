@@ -18,10 +18,12 @@ from qserve.wire.reward.fields import BULK_SLOTS, num_slots
 class Guest:
     """Asks for slots in a task, and leaves when told."""
 
-    def __init__(self, admission, num_sequences=1, background=False, client="", leaves_one=False, num_tokens=None):
+    def __init__(
+        self, admission, num_sequences=1, background=False, client="", leaves_one=False, num_tokens=None, urgent=False
+    ):
         self.inside = False
         self._leave = asyncio.Event()
-        who = Requester(client, background, leaves_one)
+        who = Requester(client, background, leaves_one, urgent)
         self.task = asyncio.create_task(self._visit(admission, num_sequences, who, num_tokens))
 
     async def _visit(self, admission, num_sequences, who, num_tokens):
@@ -76,6 +78,26 @@ async def test_who_waits_in_the_background_lets_others_go_first():
         await _settle()
         assert guest.inside
         await guest.leave()
+    assert admission.num_running_sequences == admission.num_waiting == 0
+
+
+async def test_who_is_urgent_goes_before_others_whatever_it_has_running():
+    admission = Admission(num_slots=3, max_waiting=10)
+    first = [Guest(admission, client="a", urgent=True, num_tokens=9000) for _ in range(3)]
+    await _settle()
+    waiting = [
+        Guest(admission, client="b", background=True),
+        Guest(admission, client="c", num_tokens=1),
+        Guest(admission, client="a", urgent=True, num_tokens=9000),
+    ]
+    await _settle()
+    for guest, next_one in zip(first, reversed(waiting), strict=True):
+        await guest.leave()
+        await _settle()
+        assert next_one.inside or next_one is waiting[0], "the background leaves a slot"
+    for guest in reversed(waiting):
+        await guest.leave()
+        await _settle()
     assert admission.num_running_sequences == admission.num_waiting == 0
 
 

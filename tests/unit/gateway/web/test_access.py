@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 
 from qserve.gateway.app import build_gateway
 from qserve.gateway.auth import GuardedKeys
+from qserve.gateway.keys.editing import add_key
+from qserve.gateway.keys.entries import KeyEntry
 from qserve.gateway.middleware import RequestContext
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
@@ -325,3 +329,21 @@ async def test_the_ui_s_process_hears_of_a_sign_out():
     await app(scope, None, send)
     assert asked == [("POST", "/sign-out", visitor)] and sent[0]["status"] == 303
     assert sessions.visitor(token) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [({}, 303), ({"priority": "high"}, 401), ({"tokens_per_day": 5}, 401), ({"expires": dt.date(2026, 1, 1)}, 401)],
+)
+async def test_a_key_with_a_name_opens_the_pages_only_if_nothing_bounds_it(tmp_path, limits, status):
+    """What pages ask counts for no key."""
+    sha256 = hashlib.sha256(b"sk-alice").hexdigest()
+    add_key(tmp_path / "keys.yaml", KeyEntry("alice", sha256, **limits))
+    client = Client(keys=(), key_file=str(tmp_path / "keys.yaml"))
+    assert (await client.ask("GET", "/")).status == 401, "there are keys"
+    answer = await client.sign_in("sk-alice")
+    assert answer.status == status
+    if status == 401:
+        word = "wrong" if "expires" in limits else "bounded"
+        assert TEXTS["en"][word] in answer.text
+    assert TEXTS["en"]["wrong"] in (await client.sign_in("sk-mallory")).text

@@ -22,6 +22,7 @@ class Asker:
     Attributes:
         client: whom it counts for where sequences wait for each other.
         is_background: whether all others go first.
+        is_urgent: whether it goes before all others.
         cache_salt: with whom it shares cached prompts; None: as its own `cache_salt` says.
         journal: what its answer is made from beside the request.
         keeps_journal: whether the gateway wants that beside the events of a stream.
@@ -32,12 +33,20 @@ class Asker:
     cache_salt: str | None = None
     journal: Journal = field(default_factory=Journal)
     keeps_journal: bool = False
+    is_urgent: bool = False
 
     @classmethod
     def of(cls, headers: Mapping[str, str], journal: Journal) -> Asker:
         """By the headers of a request."""
-        is_background = headers.get(PRIORITY) == "background"
-        return cls(headers.get(CLIENT, ""), is_background, headers.get(CACHE_SALT), journal, JOURNAL in headers)
+        priority = headers.get(PRIORITY)
+        return cls(
+            headers.get(CLIENT, ""),
+            priority == "background",
+            headers.get(CACHE_SALT),
+            journal,
+            JOURNAL in headers,
+            priority == "high",
+        )
 
     @classmethod
     async def read(cls, request: Request) -> tuple[Asker, bytes]:
@@ -50,7 +59,7 @@ class Asker:
 
     def turn(self, request_id: str) -> Turn:
         """Whose the sequences of its request are."""
-        return Turn(self.client, request_id, self.is_background)
+        return Turn(self.client, request_id, self.is_background, self.is_urgent)
 
     def salt(self, given: str | None) -> str:
         """Of its prompts, where its body says `given`."""

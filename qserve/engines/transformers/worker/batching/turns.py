@@ -2,7 +2,8 @@
 
     next     the client with the fewest running; of its requests, the one with the fewest; who was served longest ago
     yields   where all places are taken: a request that has none running gets one of the client, or of its own
-             client's request, that has most; what runs in the background gives way to all others
+             client's request, that has most; what runs in the background gives way to all others, and what is urgent
+             goes before all others
 
 So an answer of 128 sequences has every place that nobody else wants, and a chat beside it waits for one step. Pure:
 the batchers do what is said here.
@@ -22,11 +23,12 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class Turn:
-    """Whose a sequence is. What runs in the background lets all others go first."""
+    """Whose a sequence is. What runs in the background lets all others go first, what is urgent goes before them."""
 
     client: str = ""
     request: str = ""
     is_background: bool = False
+    is_urgent: bool = False
 
     @property
     def share(self) -> tuple[bool, str]:
@@ -117,19 +119,27 @@ class Turns(Generic[T]):
         if victim is None:
             return None
         other = self._turn_of(victim)
-        if other.is_background or self._num_running[other.share] > self._num_running[turn.share] + 1:
+        if other.is_background or (turn.is_urgent and not other.is_urgent):
+            return victim
+        if turn.is_urgent == other.is_urgent and self._num_running[other.share] > self._num_running[turn.share] + 1:
             return victim
         mine = [other for other in self._turns(self.running) if other.share == turn.share]
         largest = max(mine, key=lambda other: self._num_running[other], default=turn)
         return self._youngest(largest) if self._num_running[largest] > 1 else None
 
     def victim(self, among: Collection[T] | None = None) -> T | None:
-        """Who gives way first: of the background, then of whoever has most, the youngest."""
+        """Who gives way first: of the background, then of what is not urgent, of whoever has most the youngest."""
         turns = self._turns(self.running if among is None else among)
         if not turns:
             return None
         heaviest = max(
-            turns, key=lambda turn: (turn.is_background, self._num_running[turn.share], self._num_running[turn])
+            turns,
+            key=lambda turn: (
+                turn.is_background,
+                not turn.is_urgent,
+                self._num_running[turn.share],
+                self._num_running[turn],
+            ),
         )
         return self._youngest(heaviest, among)
 
@@ -142,9 +152,10 @@ class Turns(Generic[T]):
             one for one in reversed(self.running) if self._turn_of(one) == turn and (among is None or one in among)
         )
 
-    def _rank(self, turn: Turn) -> tuple[bool, int, int, int, int]:
+    def _rank(self, turn: Turn) -> tuple[bool, bool, int, int, int, int]:
         return (
             turn.is_background,
+            not turn.is_urgent,
             self._num_running[turn.share],
             self._served.get(turn.share, 0),
             self._num_running[turn],

@@ -44,6 +44,25 @@ def _by_client(some: Iterable[One]) -> Counter[str]:
     return Counter(turn.client for turn, _ in some)
 
 
+def test_what_is_urgent_has_places_before_all_others_and_keeps_them() -> None:
+    turns = _turns(8)
+    _put(turns, Turn("a", "background", is_background=True), 4)
+    _put(turns, Turn("b", "wide"), 8)
+    _let_in(turns)
+    urgent = [Turn("c", f"urgent{number}", is_urgent=True) for number in range(10)]
+    for turn in urgent:
+        _put(turns, turn)
+    _let_in(turns)
+    assert [turn for turn, _ in turns.running] == urgent[:8]
+    _put(turns, Turn("d", "chat"))
+    assert _let_in(turns) == [], "a chat waits, though its client has nothing running"
+    turns.end(turns.running[0])
+    assert [turn for turn, _ in _let_in(turns)] == [urgent[8]]
+    for one in [*turns.running]:
+        turns.end(one)
+    assert {turn.client for turn, _ in _let_in(turns)} == {"a", "b", "c", "d"} - {"a"}
+
+
 @pytest.mark.parametrize("is_background", [False, True])
 @pytest.mark.parametrize("num_requests", [1, 2, 64])
 def test_a_chat_has_a_place_at_once_beside_whatever_another_client_sends(
