@@ -103,8 +103,8 @@ SECTIONS = (
     _section(
         "Server",
         "host port up:api_key api_key_file ui",
-        "keys admin_key_file cors_origin gateway_processes shared_prefix_cache drain_timeout start_timeout min_free_ram "
-        "ready_file takeover",
+        "keys admin_key_file cors_origin gateway_processes shared_prefix_cache drain_timeout start_timeout "
+        "min_free_ram ready_file takeover",
     ),
     _section("What the key may do", "add:models requests_per_minute tokens_per_minute tokens_per_day priority expires"),
     _section("Several machines", "", "ray ray_ports ray_nodes min_replicas max_replicas scale_down_after"),

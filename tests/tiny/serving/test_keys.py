@@ -84,7 +84,9 @@ def test_every_way_to_ask_counts(service: Service, http: httpx.Client) -> None:
     until(lambda: sum(one["num_requests"] for one in recorded()) == 5, 30, lambda: f"all are recorded: {recorded()}")
     for name in ("prompt_tokens", "generated_tokens"):
         assert sum(one[name] for one in recorded()) == row[name], name
-    assert "key=alice" in service.output and "sk-qs-" not in service.output
+    key = http.headers["authorization"].removeprefix("Bearer ").encode()
+    assert key.decode() not in service.output
+    assert not [path for path in service.state.rglob("*") if path.is_file() and key in path.read_bytes()]
 
 
 def test_a_limit_of_the_file_holds_from_the_next_request_on(file: Path, service: Service, http: httpx.Client) -> None:

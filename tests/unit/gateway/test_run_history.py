@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import time
 from pathlib import Path
 
@@ -53,5 +55,6 @@ def test_what_keys_used_today_is_known_at_a_start(tmp_path: Path, caplog: pytest
     store = RunStore.open(tmp_path / "qserve")
     assert RunHistory(store).used_today() == {"alice": (2, 14, 22)}
     assert RunHistory().used_today() == {} and not caplog.records
-    store.path.write_bytes(b"no database")
+    with contextlib.closing(sqlite3.connect(store.path)) as newer:
+        newer.execute("PRAGMA user_version = 999")
     assert RunHistory(store).used_today() == {} and "counts from now on" in caplog.text
