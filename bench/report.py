@@ -54,7 +54,8 @@ def fill(store: RunStore, num_requests: int) -> None:
             [(number, *label) for number, label in enumerate(_LABELS, 1)],
         )
         connection.executemany(
-            "INSERT INTO request VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", _drawn(num_requests, int(1000 * began_s))
+            "INSERT INTO request VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+            _drawn(num_requests, int(1000 * began_s)),
         )
 
 

@@ -253,3 +253,12 @@ def test_processes_of_the_gateway_take_memory(deployed):
         return yaml.safe_load(deployed(*words))["services"]["qserve"]["deploy"]["resources"]["reservations"]["memory"]
 
     assert int(reserved("16").removesuffix("gb")) >= int(reserved("1").removesuffix("gb")) + 3
+
+
+def test_a_file_of_keys_is_where_the_service_finds_it(deployed, tmp_path):
+    (tmp_path / "keys.yaml").write_text(f"keys: [{{name: a, sha256: {'a' * 64}}}]\n")
+    words = ("--config", "demo-cpu", "--keys", str(tmp_path / "keys.yaml"))
+    (service,) = yaml.safe_load(deployed("compose", *words))["services"].values()
+    assert "--keys=/models/keys.yaml" in service["command"]
+    assert "/models/keys.yaml" in [one["target"] for one in service["volumes"] if isinstance(one, dict)]
+    assert f"--keys={tmp_path}/keys.yaml" in deployed("systemd", *words, "--user", "nobody")
