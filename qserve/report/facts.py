@@ -17,6 +17,7 @@ from qserve.runs import (
     Traffic,
     WorkerTraffic,
 )
+from qserve.runs.key_usage import KeyUsage
 
 __all__ = ["RunReport", "read_report"]
 
@@ -36,6 +37,7 @@ class RunReport:
         work: what workers reported of their own work (GET /v1/qserve/report of a reward model), by worker.
         latency: planned and measured latency of its requests, by worker.
         evals, benches, comparisons: oldest first. A comparison starts servers of its own, so it is here for its model.
+        keys: what its keys with names used.
         made_unix_s: when these facts were read.
     """
 
@@ -49,6 +51,7 @@ class RunReport:
     benches: tuple[StoredDocument, ...] = ()
     comparisons: tuple[StoredDocument, ...] = ()
     trainings: tuple[StoredDocument, ...] = ()
+    keys: tuple[KeyUsage, ...] = ()
     made_unix_s: float = field(default_factory=time.time)
 
     def traffic_of(self, worker: StoredWorker) -> WorkerTraffic | None:
@@ -92,6 +95,7 @@ def read_report(store: RunStore, run: StoredRun, live: Mapping[str, Mapping[str,
         store.benches(run)[-_MOST_RESULTS:],
         _comparisons(store, run)[-_MOST_RESULTS:],
         store.trainings(run),
+        store.usage(run=run),
     )
 
 

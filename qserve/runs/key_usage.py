@@ -12,6 +12,7 @@ _SINCE = """
 FROM run CROSS JOIN request ON request.run = run.number
 JOIN request_label AS label ON label.number = request.label
 WHERE run.last_seen_unix_s >= :since AND request.key IS NOT NULL AND began_unix_ms >= 1000.0 * :since
+AND (:run IS NULL OR run.id = :run)
 """
 _SUMS = "COUNT(*), TOTAL(prompt_tokens), TOTAL(coalesce(completion_tokens, num_events))"
 
@@ -37,17 +38,17 @@ class KeyUsage:
 def used_by_key(connection: sqlite3.Connection, since_unix_s: float) -> dict[str, tuple[int, int, int]]:
     """Requests that went well, prompt and generated tokens by key."""
     rows = connection.execute(
-        f"SELECT key, {_SUMS} {_SINCE} AND label.error_code = '' GROUP BY key", {"since": since_unix_s}
+        f"SELECT key, {_SUMS} {_SINCE} AND label.error_code = '' GROUP BY key", {"since": since_unix_s, "run": None}
     )
     return {key: (num_requests, int(prompt), int(generated)) for key, num_requests, prompt, generated in rows}
 
 
-def usage_of(connection: sqlite3.Connection, since_unix_s: float) -> tuple[KeyUsage, ...]:
-    """By day, key and model; the newest day first."""
+def usage_of(connection: sqlite3.Connection, since_unix_s: float, run: str | None) -> tuple[KeyUsage, ...]:
+    """By day, key and model; the newest day first. `run`: of that one alone, by its id."""
     rows = connection.execute(
         f"""SELECT date(began_unix_ms / 1000, 'unixepoch') AS day, key, label.model, COUNT(*),
                    SUM(label.error_code != ''), TOTAL(prompt_tokens), TOTAL(coalesce(completion_tokens, num_events))
             {_SINCE} GROUP BY day, key, label.model ORDER BY day DESC, key, label.model""",
-        {"since": since_unix_s},
+        {"since": since_unix_s, "run": run},
     )
     return tuple(KeyUsage(*row[:5], *map(int, row[5:])) for row in rows)

@@ -116,10 +116,10 @@ class RunStore:
         with self.connection() as connection:
             return used_by_key(connection, since_unix_s)
 
-    def usage(self, since_unix_s: float) -> tuple[KeyUsage, ...]:
-        """What keys with names used since then, by day (UTC), key and model; the newest day first."""
+    def usage(self, since_unix_s: float = 0.0, run: StoredRun | None = None) -> tuple[KeyUsage, ...]:
+        """What keys with names used since then, of one run or of all, by day (UTC), key and model; newest day first."""
         with self.connection() as connection:
-            return usage_of(connection, since_unix_s)
+            return usage_of(connection, since_unix_s, _id(run))
 
     def residuals(self) -> tuple[Residual, ...]:
         """What every run measured beside what was planned for it, oldest first: for `PlanRequest.learned`."""

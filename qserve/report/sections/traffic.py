@@ -10,6 +10,7 @@ from qserve.charts.spec import Colour, Histogram, Line, Lines
 from qserve.report.blocks import Block, Column, Figure, Row, Section, Table, Text
 from qserve.report.facts import RunReport
 from qserve.runs import RequestGroup, SeriesPoint, WorkerTraffic
+from qserve.runs.key_usage import KeyUsage
 
 __all__ = ["latency_histogram", "traffic"]
 
@@ -33,6 +34,15 @@ _ROUTES = (
     Column("model", "model"),
     Column("requests", "requests", "count"),
     Column("errors", "errors", "count"),
+)
+_KEYS = (
+    Column("day", "day (UTC)"),
+    Column("key", "key"),
+    Column("model", "model"),
+    Column("requests", "requests", "count"),
+    Column("errors", "errors", "count"),
+    Column("prompt_tokens", "prompt tokens", "count"),
+    Column("output_tokens", "output tokens", "count"),
 )
 _SERIES = (
     Column("unix_s", "from", "time"),
@@ -72,6 +82,9 @@ def traffic(report: RunReport) -> Section | None:
         *gone,
         Table("routes", "Requests by route", _ROUTES, rows, "Every request that reached the gateway."),
     ]
+    if report.keys:
+        how = "Of keys with names (--keys). Where an answer told no usage, its events count as tokens."
+        blocks.append(Table("keys", "Requests by key", _KEYS, tuple(map(_key, report.keys)), how))
     for found in report.traffic.workers:
         if found.worker and found.summary.latency_ms:
             blocks += _worker(found)
@@ -85,6 +98,11 @@ def _by_route(groups: Sequence[RequestGroup]) -> tuple[tuple[Value, ...], ...]:
         requests, errors = summed.get((one.route, one.model), (0, 0))
         summed[one.route, one.model] = (requests + one.num_requests, errors + one.num_errors)
     return tuple((route, model or None, *counts) for (route, model), counts in summed.items())
+
+
+def _key(one: KeyUsage) -> tuple[Value, ...]:
+    tokens = (one.prompt_tokens, one.generated_tokens)
+    return (one.day, one.key, one.model or None, one.num_requests, one.num_refused, *tokens)
 
 
 def _worker(found: WorkerTraffic) -> list[Block]:

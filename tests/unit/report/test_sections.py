@@ -24,6 +24,7 @@ from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
 from qserve.report.sections.training import training
 from qserve.runs import MemorySample, RequestGroup, StoredDocument, StoredEvent
+from qserve.runs.key_usage import KeyUsage
 from tests.unit.report.made_up import BEGAN, a_full_report, a_report, a_run, a_worker
 
 
@@ -425,3 +426,12 @@ def test_a_route_has_one_row_though_several_workers_answered_it():
     groups = (RequestGroup("/v1/x", "m", "chat-0", 4, 1), RequestGroup("/v1/x", "m", "chat-1", 2, 0))
     section = traffic(replace(report, traffic=replace(report.traffic, groups=groups)))
     assert _rows(section, "routes") == {"/v1/x": ("/v1/x", "m", 6, 1)}
+
+
+def test_what_keys_with_names_used_is_a_table_where_there_are_any():
+    used = (KeyUsage("2026-11-30", "alice", "demo", 5, 1, 100, 40), KeyUsage("2026-11-30", "bob", "", 2, 2, 0, 0))
+    section = traffic(a_report(keys=used))
+    assert _rows(section, "keys")["2026-11-30"] == ("2026-11-30", "bob", None, 2, 2, 0, 0), "the last of the day"
+    assert [block.key for block in section.blocks[:2]] == ["routes", "keys"]
+    with pytest.raises(KeyError):
+        _rows(traffic(a_report()), "keys")
