@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.batches import FileBounds
 from qserve.gateway.administration import Administration, Restart
-from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth
+from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth, owners_of
 from qserve.gateway.background import BackgroundEndpoints, LocalRuns
 from qserve.gateway.batches import BatchEndpoints, GatewayAsService
 from qserve.gateway.bodies import Bodies
@@ -76,7 +76,7 @@ def build_gateway(
     if machine is not None:
         metrics.watch_machine(machine)
     runs = runs or RunHistory()
-    keys = _named_keys(settings, shared, runs)
+    keys = _named_keys(settings, shared, runs, () if ui is None else (ui.api_key,))
     book = None if keys is None else keys.book
     bodies = Bodies(settings)
     administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)
@@ -133,11 +133,14 @@ def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, .
     return (*settings.keys, *settings.admin_keys, *beside) if settings.needs_key else ()
 
 
-def _named_keys(settings: GatewaySettings, shared: Shared, runs: RunHistory) -> NamedKeys | None:
+def _named_keys(
+    settings: GatewaySettings, shared: Shared, runs: RunHistory, beside: tuple[str, ...]
+) -> NamedKeys | None:
     if not settings.key_file:
         return None
     book = KeyBook(Path(settings.key_file))
-    return NamedKeys(book, shared.ledger or LocalLedger(book, runs.used_today()))
+    ledger = shared.ledger or LocalLedger(book, runs.used_today())
+    return NamedKeys(book, ledger, owners_of(_opening(settings, beside)))
 
 
 class _WithLifespan:

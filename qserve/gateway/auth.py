@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import hmac
 import re
-import time
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -14,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.gateway.http.bounded_http import CONNECTION, BoundedHttp
 from qserve.gateway.key_throttle import KeyThrottle, network_of
-from qserve.gateway.keys.book import KeyBook
+from qserve.gateway.keys.book import KeyBook, check_not_expired
 from qserve.wire.errors import ApiError
 
 __all__ = [
@@ -30,6 +29,7 @@ __all__ = [
     "header",
     "owned_by",
     "owner_of",
+    "owners_of",
     "peer_of",
     "share_of",
     "trust",
@@ -80,9 +80,7 @@ class GuardedKeys:
         entry = None if self._named is None else self._named.of_token(token)
         if is_right or entry is None:
             return is_right
-        if entry.has_expired(time.time()):
-            message = f"the key {entry.name!r} expired behind {entry.expires}; ask whoever gave it to you for another"
-            raise ApiError(401, message, "expired_api_key")
+        check_not_expired(entry)
         return True
 
     async def admit(self, scope: Scope, token: bytes) -> bool:
@@ -160,6 +158,11 @@ def owner_of(scope: Scope) -> str:
     """Owner of a request's files: a digest of its key, "" if the gateway needs no key."""
     owner: str = scope.get(_OWNER, "")
     return owner
+
+
+def owners_of(keys: Sequence[str]) -> frozenset[str]:
+    """The owners of requests with these keys."""
+    return frozenset(_owner(key.encode()) for key in keys)
 
 
 def owned_by(owner: str) -> dict[str, str]:

@@ -255,7 +255,7 @@ class Endpoints:
 
     def _entry(self, scope: Scope) -> KeyEntry | None:
         """The key with a name of this request."""
-        return None if self._keys is None else self._keys.book.of_owner(owner_of(scope))
+        return None if self._keys is None else self._keys.of_request(owner_of(scope))
 
     def _card(self, facts: WorkerFacts, name: str) -> dict[str, Any]:
         is_adapter = name in facts.adapters

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,13 +22,32 @@ from qserve.gateway.keys.entries import KeyEntry, read_keys
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError
 
-__all__ = ["KeyBook", "Ledger", "LocalLedger", "NamedKeys", "check_model"]
+__all__ = ["KeyBook", "Ledger", "LocalLedger", "NamedKeys", "check_model", "check_not_expired"]
 
 _log = logging.getLogger("qserve.gateway")
 _LOOK_S = 1.0
 _BYTES_A_TOKEN = 4
 # Of an answer whose request bounds it by nothing.
 _ANSWER_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The entries of one moment: the file is read in a thread, beside requests."""
+
+    entries: tuple[KeyEntry, ...]
+    by_sha256: Mapping[str, KeyEntry]
+    by_owner: Mapping[str, KeyEntry]
+    by_name: Mapping[str, KeyEntry]
+
+    @classmethod
+    def of(cls, entries: Sequence[KeyEntry]) -> _Known:
+        return cls(
+            tuple(entries),
+            {one.sha256: one for one in entries},
+            {one.owner: one for one in entries},
+            {one.name: one for one in entries},
+        )
 
 
 class KeyBook:
@@ -37,26 +57,27 @@ class KeyBook:
         """Raises UsageError for a file that is none of keys."""
         self._file = file
         self._seen = None if file is None else _stamp(file)
-        self._take(() if file is None else read_keys(file))
+        self._known = _Known.of(() if file is None else read_keys(file))
 
     @property
     def entries(self) -> Sequence[KeyEntry]:
-        return self._entries
+        return self._known.entries
 
     def names(self) -> list[str]:
         """Of all keys."""
-        return [one.name for one in self._entries]
+        return [one.name for one in self.entries]
 
     def of_token(self, token: bytes) -> KeyEntry | None:
         """Whose key this is."""
-        return self._by_sha256.get(hashlib.sha256(token).hexdigest()) if self._by_sha256 else None
+        known = self._known
+        return known.by_sha256.get(hashlib.sha256(token).hexdigest()) if known.entries else None
 
     def of_owner(self, owner: str) -> KeyEntry | None:
         """The key of a request's owner (`auth.owner_of`)."""
-        return self._by_owner.get(owner)
+        return self._known.by_owner.get(owner)
 
     def named(self, name: str) -> KeyEntry | None:
-        return self._by_name.get(name)
+        return self._known.by_name.get(name)
 
     async def follow(self) -> None:
         """Reads the file again whenever it has changed, for ever."""
@@ -76,9 +97,8 @@ class KeyBook:
         except UsageError as error:
             _log.error("%s; the keys stay as they were", error)
             return
-        before = {one.name: one for one in self._entries}
-        now = {one.name: one for one in entries}
-        self._take(entries)
+        before, self._known = self._known.by_name, _Known.of(entries)
+        now = self._known.by_name
         words = (
             ("new", now.keys() - before.keys()),
             ("changed", {name for name in now.keys() & before.keys() if now[name] != before[name]}),
@@ -86,12 +106,6 @@ class KeyBook:
         )
         told = "; ".join(f"{word}: {', '.join(sorted(names))}" for word, names in words if names)
         _log.info("read %s again: %d keys%s", self._file, len(entries), f" ({told})" if told else "")
-
-    def _take(self, entries: Sequence[KeyEntry]) -> None:
-        self._entries = tuple(entries)
-        self._by_sha256: Mapping[str, KeyEntry] = {one.sha256: one for one in entries}
-        self._by_owner: Mapping[str, KeyEntry] = {one.owner: one for one in entries}
-        self._by_name: Mapping[str, KeyEntry] = {one.name: one for one in entries}
 
 
 class Ledger(Protocol):
@@ -132,9 +146,23 @@ class LocalLedger:
 class NamedKeys:
     """What routes ask of named keys."""
 
-    def __init__(self, book: KeyBook, ledger: Ledger) -> None:
+    def __init__(self, book: KeyBook, ledger: Ledger, others: frozenset[str]) -> None:
+        """`others`: owners of keys without names."""
         self.book = book
         self.ledger = ledger
+        self._others = others
+
+    def of_request(self, owner: str) -> KeyEntry | None:
+        """The key of a request's owner (`auth.owner_of`); None of a key without a name.
+
+        Raises ApiError 401 of one that is no longer valid: a batch may be older than the file.
+        """
+        entry = self.book.of_owner(owner)
+        if entry is None and owner and owner not in self._others:
+            raise ApiError(401, "the key of this request was removed", "invalid_api_key")
+        if entry is not None:
+            check_not_expired(entry)
+        return entry
 
     @asynccontextmanager
     async def spending(
@@ -150,6 +178,13 @@ class NamedKeys:
             yield
         finally:
             self.ledger.end(entry.name, number, _spent(record, prompt))
+
+
+def check_not_expired(entry: KeyEntry) -> None:
+    """Raises ApiError 401 behind the last day of a key."""
+    if entry.has_expired(time.time()):
+        message = f"the key {entry.name!r} expired behind {entry.expires}; ask whoever gave it to you for another"
+        raise ApiError(401, message, "expired_api_key")
 
 
 def check_model(entry: KeyEntry, names: Sequence[str]) -> None:

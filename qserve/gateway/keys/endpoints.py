@@ -37,7 +37,7 @@ class UsageEndpoint:
             )
         if self._keys is None:
             raise ApiError(404, "this gateway has no keys with names; start it with --keys FILE", "no_named_keys")
-        entry = self._keys.book.of_owner(owner_of(scope))
+        entry = self._keys.of_request(owner_of(scope))
         rows = await self._keys.ledger.document(None if entry is None else entry.name)
         if kind == "csv":
             await send_body(send, 200, _csv(rows).encode(), b"text/csv; charset=utf-8")

@@ -21,6 +21,7 @@ import psutil
 from qserve.batches import FileBounds
 from qserve.errors import QserveError
 from qserve.gateway.administration import Restart, begun
+from qserve.gateway.auth import owners_of
 from qserve.gateway.endpoints import HostTeller
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.keys.book import KeyBook, LocalLedger, NamedKeys
@@ -94,7 +95,11 @@ class Coordinator:
         self._of_ended = GatewayMetrics()  # counts of ended processes
         self._book = KeyBook(Path(settings.key_file)) if settings.key_file else None
         self._ledger = None if self._book is None else LocalLedger(self._book, service.runs.used_today())
-        keys = None if self._book is None or self._ledger is None else NamedKeys(self._book, self._ledger)
+        keys = None
+        if self._book is not None and self._ledger is not None:
+            beside = () if ui is None else (ui.api_key,)
+            others = owners_of((*settings.keys, *settings.admin_keys, *beside))
+            keys = NamedKeys(self._book, self._ledger, others)
         self._hosted = HostedRuns(self._settings, list(self._roles.values()), self._salt_secret, service.runs, keys)
         self._of_members: Counter[str] = Counter()
         self._started_unix_s = int(time.time())

@@ -88,7 +88,7 @@ class RelayedEndpoints:
                     return
                 served, checked = await self._checked(route, body.data)
                 facts = served.facts
-                entry = None if self._keys is None else self._keys.book.of_owner(owner_of(scope))
+                entry = None if self._keys is None else self._keys.of_request(owner_of(scope))
                 if entry is not None:
                     check_model(entry, model_names(facts, checked.model))
                 body.data = body.data if checked.body is None else checked.body

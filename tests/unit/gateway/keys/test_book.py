@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import logging
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from qserve.errors import UsageError
-from qserve.gateway.keys.book import KeyBook, LocalLedger, check_model
+from qserve.gateway.auth import owners_of
+from qserve.gateway.keys.book import KeyBook, LocalLedger, NamedKeys, check_model
 from qserve.gateway.keys.editing import add_key, remove_key
 from qserve.gateway.keys.entries import KeyEntry
 from qserve.wire.errors import ApiError
@@ -78,6 +80,23 @@ async def test_a_key_that_is_gone_begins_nothing(file: Path) -> None:
         await ledger.begin("bob", 1)
     assert [row["name"] for row in await ledger.document(None)] == ["alice"]
     assert await ledger.document("bob") == []
+
+
+def test_a_batch_may_be_older_than_the_file(file: Path) -> None:
+    """Its lines come with its owner alone: the key may be gone, or of another kind."""
+    book = KeyBook(file)
+    alice = book.named("alice")
+    assert alice is not None
+    keys = NamedKeys(book, LocalLedger(book, {}), owners_of(["sk-plain"]))
+    assert keys.of_request(alice.owner) is alice
+    assert keys.of_request(*owners_of(["sk-plain"])) is None and keys.of_request("") is None
+    remove_key(file, "alice")
+    add_key(file, KeyEntry("late", sha256("late"), expires=dt.date(2026, 1, 1)))
+    book.look()
+    for owner, code in ((alice.owner, "invalid_api_key"), (sha256("late")[:32], "expired_api_key")):
+        with pytest.raises(ApiError) as raised:
+            keys.of_request(owner)
+        assert (raised.value.status, raised.value.code) == (401, code)
 
 
 def test_models_by_any_of_their_names() -> None:
