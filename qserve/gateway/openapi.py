@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.background.openapi import RESPONSE_ERRORS, RESPONSE_INPUTS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
+from qserve.gateway.keys.openapi import ERRORS_OF_KEYS, USAGE, USAGE_ERRORS, USAGE_INPUTS
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
 from qserve.gateway.routes import BATCH_ROUTES, RESPONSE_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
 from qserve.version import __version__
@@ -49,6 +50,15 @@ _UNNAMED = {
     if isinstance(route, RelayedRoute) and not route.names_model
     for offered in route.offers()
     if isinstance(offered.reader, BySchema)
+}
+_ERRORS_OF_PATH = {
+    _RESTART: {
+        "403": "the request or the server has no admin key",
+        "409": "a rolling restart is running",
+        "501": "no process here can restart workers",
+    },
+    "/ready": {"503": "a worker is not ready; the body has the error and the state of each worker"},
+    USAGE: USAGE_ERRORS,
 }
 _QUEUE_FULL = {"429": "the queue is full; Retry-After says when to try again"}
 
@@ -154,7 +164,7 @@ def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[s
         parameter = route.path.partition("{")[2].partition("}")[0]
         name = {"type": "string", "enum": list(served)} if parameter == "model" else {"type": "string"}
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": name}]
-    operation |= {**BATCH_INPUTS, **RESPONSE_INPUTS}.get((route.method, route.path), {})
+    operation |= {**BATCH_INPUTS, **RESPONSE_INPUTS, **USAGE_INPUTS}.get((route.method, route.path), {})
     return operation
 
 
@@ -196,6 +206,8 @@ def _success(route: Route) -> dict[str, Any]:
         content = {"application/json": {"schema": {"type": "object"}}}
     if (isinstance(route, RelayedRoute) and route.streams) or (route.method, route.path) == _EVENTS:
         content["text/event-stream"] = {}  # data: {a chunk}, …, data: [DONE]
+    if route.path == USAGE:
+        content["text/csv"] = {"schema": {"type": "string"}}
     return {"description": "the answer", "content": content}
 
 
@@ -207,24 +219,21 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
         meanings |= _ERRORS_OF_RELAYED
         if any(getattr(offered.reader, "count", None) is not None for offered in route.offers()):
             meanings |= _QUEUE_FULL
+        if with_keys:
+            meanings |= ERRORS_OF_KEYS
     elif route in BATCH_ROUTES:
         meanings |= BATCH_ERRORS
     elif route in RESPONSE_ROUTES:
         meanings |= RESPONSE_ERRORS
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
+        if with_keys:
+            meanings["403"] = ERRORS_OF_KEYS["403"]
     elif route.path.startswith(("/v1/qserve/runs", "/v1/qserve/trainings", "/report")):
         meanings["503"] = "the store can't be read"
         if "{run}" in route.path or route.path == "/report":
             meanings["404"] = "no run has an id that begins like this, or no runs are kept"
-    elif route.path == _RESTART:
-        meanings |= {
-            "403": "the request or the server has no admin key",
-            "409": "a rolling restart is running",
-            "501": "no process here can restart workers",
-        }
-    elif route.path == "/ready":
-        meanings["503"] = "a worker is not ready; the body has the error and the state of each worker"
+    meanings |= _ERRORS_OF_PATH.get(route.path, {})
     shapes = {Dialect.ANTHROPIC: responses.AnthropicErrorBody, Dialect.TEI: responses.TeiErrorBody}
     shape = shapes.get(dialect_of(route.path), responses.ErrorBody)
     error = {"application/json": _ref(shape.__name__)}

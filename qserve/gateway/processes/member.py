@@ -34,12 +34,12 @@ class _Ticket:
         self._member = member
         self._number = number
         role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background, client, *others = request
-        is_more, until, is_urgent = others
+        is_more, until, *priority = others
         self._replicas = member.roles[role]
         lives = [(name, num_restarts) for name, num_restarts in without]
         deadline = None if until is None else Deadline.from_json(until)
         self._asked = RoutedRequest(
-            tuple(blocks), num_bytes, num_sequences, max_tokens, digest, client, is_more, deadline, is_urgent
+            tuple(blocks), num_bytes, num_sequences, max_tokens, digest, client, is_more, deadline, *priority
         )
         self._slot = self._replicas.slot(self._asked, lives, background=background)
         self._ended: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()

@@ -100,6 +100,7 @@ class _RemoteSlot:
             request.is_more,
             None if request.deadline is None else request.deadline.to_json(),
             request.is_urgent,
+            request.is_portion,
         )
         try:
             self.upstream = self._replicas.named(await granted)

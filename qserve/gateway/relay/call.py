@@ -28,6 +28,7 @@ class Call(NamedTuple):
         is_more: a further portion of a request that has slots already (`portioned`).
         rewrite: makes of the worker's answer, or of the first events of a stream, what the client gets.
         deadline: when the answer is to be complete, if the client said so.
+        is_portion: one sequence of a request that has many: it leaves the last slot to requests that have one.
         is_urgent: its key goes before others (`gateway/keys/`).
     """
 
@@ -43,3 +44,4 @@ class Call(NamedTuple):
     rewrite: Callable[[bytes], bytes] | None = None
     deadline: Deadline | None = None
     is_urgent: bool = False
+    is_portion: bool = False

@@ -96,8 +96,8 @@ class Exchange:
             call.client,
             is_more=call.is_more,
         )
-        if call.deadline is not None or call.is_urgent:
-            routed = routed._replace(deadline=call.deadline, is_urgent=call.is_urgent)
+        if call.deadline is not None or call.is_urgent or call.is_portion:
+            routed = routed._replace(deadline=call.deadline, is_urgent=call.is_urgent, is_portion=call.is_portion)
         attempts = Attempts(self._replicas, routed, self._resume_wait_s)
         try:
             while True:

@@ -110,7 +110,7 @@ class PortionedExchange:
     async def _ask(self, portion: Portion, on_slot: Callable[[], None]) -> None:
         own = self._record
         record = replace(own, request_id=f"{own.request_id}-{portion.choice}", num_events=0)
-        call = self._call._replace(num_sequences=1, is_more=portion is not self._portions[0])
+        call = self._call._replace(num_sequences=1, is_more=portion is not self._portions[0], is_portion=True)
         body = Body(self._body_of(portion))
         stall_timeout_s, journal = 2 * self._stall_timeout_s, self._new_journal()
         exchange = Exchange(

@@ -251,7 +251,7 @@ class _LocalSlot:
         if not upstream.is_ready:
             upstream.check_ready()
         if num_sequences:
-            is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
+            is_wide = self._request.is_portion or (num_sequences > 1 and self._replicas.role == "chat")
             requester = Requester(self._request.client, self._background, is_wide, self._request.is_urgent)
             num_waiting_elsewhere = self._replicas.num_waiting_elsewhere(upstream)
             deadline, num_tokens = self._request.deadline, self._left

@@ -21,7 +21,7 @@ class RoutedRequest(NamedTuple):
     """What routing needs of a request: hashes of its prompt's blocks, its size, and a hash of its bytes.
 
     `client` is whom it counts for (`auth.share_of`); `is_more`: a further portion of one that has slots already.
-    `is_urgent`: its key goes before others.
+    `is_portion`: the first or a further one. `is_urgent`: its key goes before others.
     `deadline`: when the whole request is to be over.
     """
 
@@ -34,6 +34,7 @@ class RoutedRequest(NamedTuple):
     is_more: bool = False
     deadline: Deadline | None = None
     is_urgent: bool = False
+    is_portion: bool = False
 
 
 class Slot(Protocol):

@@ -136,8 +136,12 @@ async def test_an_answer_in_portions_is_in_order_and_leaves_a_slot(engine: Seque
 async def test_another_key_is_answered_while_many_sequences_run_and_wait(engine: Sequences, stream: bool) -> None:
     engine.go_on.clear()
     async with _gateway(engine) as (http, other):
-        wide = [asyncio.create_task(_ask(http, {**WIDE, "max_tokens": 99, "stream": stream})) for _ in range(2)]
-        await _until_running(engine, 3)
+        wide = []
+        for _ in range(2):  # the second one comes when the first has its slots
+            wide.append(asyncio.create_task(_ask(http, {**WIDE, "max_tokens": 99, "stream": stream})))
+            await _until_running(engine, 3)
+        while 'qserve_gateway_requests_waiting{worker="chat"} 2.0' not in await (await http.get("/metrics")).text():
+            await asyncio.sleep(0.01)
         for client in (other, http):
             assert len((await _ask(client, ASKED))["choices"]) == 1
         assert engine.num_running == 3

@@ -89,6 +89,14 @@ def test_every_way_to_ask_counts(service: Service, http: httpx.Client) -> None:
     assert not [path for path in service.state.rglob("*") if path.is_file() and key in path.read_bytes()]
 
 
+def test_what_a_key_may_be_answered_is_documented(http: httpx.Client) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
+    assert {"403", "429"} <= set(paths["/v1/chat/completions"]["post"]["responses"])
+    assert set(paths["/v1/qserve/usage"]["get"]["responses"]["200"]["content"]) == {"application/json", "text/csv"}
+    for name in ("requests", "tokens"):
+        assert f'qserve_gateway_key_{name}_total{{key="alice"' in http.get("/metrics").text
+
+
 def test_a_limit_of_the_file_holds_from_the_next_request_on(file: Path, service: Service, http: httpx.Client) -> None:
     assert http.post("/v1/chat/completions", json=LINE).status_code == 200
     file.write_text(file.read_text().replace("1000000", "1"))
