@@ -9,7 +9,6 @@ from typing import Any
 from qserve.gateway.keys.book import Ledger
 from qserve.gateway.keys.budgets import Spent
 from qserve.gateway.processes.channel import Channel
-from qserve.wire.errors import ApiError
 
 __all__ = ["MemberSpending", "RemoteLedger"]
 
@@ -41,12 +40,15 @@ class MemberSpending:
     """What one gateway process asks by its `RemoteLedger`; its end ends what it began."""
 
     def __init__(self, ledger: Ledger | None) -> None:
+        """`ledger` None: the gateway has no keys with names, and is not asked."""
         self._ledger = ledger
         self._running: dict[int, tuple[str, int]] = {}
         self._left: set[int] = set()
+        self._last = -1
 
     async def begin(self, name: str, number: int, num_tokens: int) -> None:
-        """As `Ledger.begin`; `number` is of the process."""
+        """As `Ledger.begin`; `number` is of the process, one higher each time."""
+        self._last = number
         if number in self._left:  # its client left before this message was looked at
             self._left.remove(number)
             return
@@ -56,7 +58,7 @@ class MemberSpending:
         """A request is over."""
         if number in self._running:
             self._of_service().end(name, self._running.pop(number)[1], Spent(prompt_tokens, generated_tokens))
-        else:
+        elif number > self._last:  # it has not begun
             self._left.add(number)
 
     async def document(self, name: str | None) -> list[dict[str, Any]]:
@@ -69,6 +71,5 @@ class MemberSpending:
         self._running.clear()
 
     def _of_service(self) -> Ledger:
-        if self._ledger is None:
-            raise ApiError(404, "this gateway has no keys with names; start it with --keys FILE", "no_named_keys")
+        assert self._ledger is not None, "only gateways with keys that have names ask"
         return self._ledger
