@@ -37,7 +37,9 @@ keys_option = click.option(
 
 @click.group("keys", cls=CommandGroup)
 def command() -> None:
-    """Give people keys of their own: with models, limits, a priority and a last day. A service takes changes at once.
+    """Give people keys of their own, with models, limits, a priority and a last day.
+
+    A service that runs takes changes within a second.
 
     \b
     qserve keys add alice --tokens-per-day 2000000
@@ -96,7 +98,9 @@ def add(
     add_key(keys, entry)
     click.echo(key)
     click.echo(f"This is the key of {name}; it is not shown again. {keys} has what it may do.", err=True)
-    click.echo(f"Next: qserve up --model MODEL --keys {keys}; a service that has the file takes it at once", err=True)
+    click.echo(
+        f"Next: qserve up --model MODEL --keys {keys}; a service that has the file takes it within a second", err=True
+    )
 
 
 @command.command("list", cls=Command, short_help="The keys, and what each may do.")

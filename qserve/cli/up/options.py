@@ -77,7 +77,7 @@ _OPTIONS = (
         "--keys",
         type=click.Path(path_type=Path),
         help="A file of keys with names, each with its models, limits, priority and last day; `qserve keys add` makes "
-        "it. Changes hold at once.",
+        "it. Changes hold within a second.",
     ),
     click.option("--ui/--no-ui", default=None, help="Start the web UI at once, or never [when a browser opens /]."),
     click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated."),

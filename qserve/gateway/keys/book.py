@@ -51,13 +51,13 @@ class _Known:
 
 
 class KeyBook:
-    """The entries of the file as they are now; without a file there are none."""
+    """The entries of the file as they are now."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path) -> None:
         """Raises UsageError for a file that is none of keys."""
         self._file = file
-        self._seen = None if file is None else _stamp(file)
-        self._known = _Known.of(() if file is None else read_keys(file))
+        self._seen = _stamp(file)
+        self._known = _Known.of(read_keys(file))
 
     @property
     def entries(self) -> Sequence[KeyEntry]:
@@ -81,13 +81,12 @@ class KeyBook:
 
     async def follow(self) -> None:
         """Reads the file again whenever it has changed, for ever."""
-        while self._file is not None:
+        while True:
             await asyncio.sleep(_LOOK_S)
             await asyncio.to_thread(self.look)
 
     def look(self) -> None:
         """Reads the file again if it has changed since the last look."""
-        assert self._file is not None
         stamp = _stamp(self._file)
         if stamp == self._seen:
             return
@@ -181,9 +180,9 @@ class NamedKeys:
 
 
 def check_not_expired(entry: KeyEntry) -> None:
-    """Raises ApiError 401 behind the last day of a key."""
+    """Raises ApiError 401 after the last day of a key."""
     if entry.has_expired(time.time()):
-        message = f"the key {entry.name!r} expired behind {entry.expires}; ask whoever gave it to you for another"
+        message = f"the key {entry.name!r} expired after {entry.expires}; ask whoever gave it to you for another"
         raise ApiError(401, message, "expired_api_key")
 
 

@@ -79,7 +79,8 @@ def read_keys(file: Path) -> tuple[KeyEntry, ...]:
     try:
         text = file.read_text()
     except OSError as error:
-        raise UsageError(f"--keys {file} can't be read: {error.strerror}") from error
+        instead = f"; `qserve keys add NAME --keys {file}` makes one" if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"--keys {file} can't be read: {error.strerror}{instead}") from error
     except UnicodeDecodeError:
         raise UsageError(
             f"--keys {file} is not text; `qserve keys add NAME --keys {file}` writes such a file"

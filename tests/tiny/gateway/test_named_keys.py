@@ -57,7 +57,7 @@ async def test_who_has_no_valid_key_is_refused(running, request_chat, file):
         assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
         status, answer, _ = await asked(stack, late, request_chat())
         assert (status, answer["error"]["code"]) == (401, "expired_api_key")
-        assert "'late' expired behind 2026-01-01" in answer["error"]["message"]
+        assert "'late' expired after 2026-01-01" in answer["error"]["message"]
         status, answer, _ = await asked(stack, {"x-api-key": "sk-alice", "authorization": ""}, request_chat(chunks=1))
         assert status == 200
 

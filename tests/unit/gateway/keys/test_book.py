@@ -69,7 +69,6 @@ def test_a_broken_file_changes_nothing_and_is_told_once(file: Path, caplog: pyte
 def test_a_start_without_a_file_of_keys_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't be read"):
         KeyBook(tmp_path / "none.yaml")
-    assert KeyBook(None).of_token(b"x") is None
 
 
 async def test_a_key_that_is_gone_begins_nothing(file: Path) -> None:
