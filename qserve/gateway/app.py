@@ -71,7 +71,7 @@ def build_gateway(
     shared = shared or Shared()
     metrics, throttle = shared.metrics, shared.throttle
     upstreams = [Upstream(worker, settings) for worker in workers]
-    roles = shared.replicas(upstreams)
+    groups = shared.replicas(upstreams)
     metrics.watch_workers(upstreams)
     if machine is not None:
         metrics.watch_machine(machine)
@@ -82,7 +82,7 @@ def build_gateway(
     administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)
     responses = BackgroundEndpoints(settings.client_stall_timeout_s)
     elsewhere = {"/v1/responses": responses.create}
-    endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host, elsewhere, keys)
+    endpoints = Endpoints(settings, groups, shared, runs, bodies, administration, host, elsewhere, keys)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
     app: ASGIApp = Dispatch(
         {
@@ -90,12 +90,12 @@ def build_gateway(
             **{route: batches.of(route) for route in BATCH_ROUTES},
             **{route: responses.of(route) for route in RESPONSE_ROUTES},
         },
-        partial(why_nobody_serves, roles),
+        partial(why_nobody_serves, groups),
         has_page=ui is not None,
     )
     keyless = RequestContext(ApiErrors(app), metrics, traces, runs)
-    service = GatewayAsService(keyless, roles, settings.max_body_bytes)
-    watched: list[Observed] = [*roles]
+    service = GatewayAsService(keyless, groups, settings.max_body_bytes)
+    watched: list[Observed] = [*groups]
     tasks = [partial(watch, watched, settings.watch_interval_s), partial(batches.run, service)]
     if book is not None:
         tasks.append(partial(book.follow))

@@ -57,7 +57,7 @@ class Endpoints:
     def __init__(
         self,
         settings: GatewaySettings,
-        roles: Sequence[Replicas],
+        groups: Sequence[Replicas],
         shared: Shared,
         runs: RunHistory,
         bodies: Bodies,
@@ -69,7 +69,7 @@ class Endpoints:
         self._settings = settings
         self._administration = administration
         self._host = host
-        self._roles = roles
+        self._groups = groups
         self._metrics = shared.metrics
         self._exposition = shared.exposition
         self._runs = runs
@@ -77,13 +77,13 @@ class Endpoints:
         salts = CacheSalts(shared.salt_secret, shared=settings.shared_prefix_cache)
         self._keys = keys
         self._usage = UsageEndpoint(keys)
-        self._relayed = RelayedEndpoints(settings, roles, shared.metrics, bodies, salts, elsewhere, keys)
+        self._relayed = RelayedEndpoints(settings, groups, shared.metrics, bodies, salts, elsewhere, keys)
         self._started_unix_s = shared.started_unix_s
 
     @property
     def _upstreams(self) -> list[Upstream]:
         """Every worker, replicas one by one."""
-        return [upstream for replicas in self._roles for upstream in replicas.upstreams]
+        return [upstream for replicas in self._groups for upstream in replicas.upstreams]
 
     async def close(self) -> None:
         """Ends the processes that were started for requests."""
@@ -131,7 +131,7 @@ class Endpoints:
             }
             for one in statuses
         ]
-        late = [replicas for replicas in self._roles if not replicas.is_ready]
+        late = [replicas for replicas in self._groups if not replicas.is_ready]
         if not late:
             await send_json(send, 200, {"status": "ready", "workers": workers})
             return
@@ -144,7 +144,7 @@ class Endpoints:
             await send_body(send, 503, json.dumps(body, ensure_ascii=False).encode(), headers=headers)
 
     async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        workers = [one.facts for one in self._roles]
+        workers = [one.facts for one in self._groups]
         entry = self._entry(scope)
         may_ask = None if entry is None else entry.models
         cards = [
@@ -157,7 +157,7 @@ class Endpoints:
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        facts, entry = named(self._roles, name)[1], self._entry(scope)
+        facts, entry = named(self._groups, name)[1], self._entry(scope)
         if entry is not None:
             check_model(entry, model_names(facts, name))
         await send_json(send, 200, self._card(facts, name))
@@ -201,7 +201,7 @@ class Endpoints:
 
     async def tokenizer(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        folder = named(self._roles, name)[1].tokenizer
+        folder = named(self._groups, name)[1].tokenizer
         if folder is None:
             raise ApiError(404, f"the tokenizer of {name[:100]!r} is not on disk here", "no_tokenizer", "model")
         files = await asyncio.to_thread(_tokenizer_files, folder)
@@ -210,7 +210,7 @@ class Endpoints:
     async def openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
         from qserve.gateway.openapi import DocumentedWorker, document  # only this route needs the response schemas
 
-        workers = tuple(DocumentedWorker.of(replicas.facts) for replicas in self._roles)
+        workers = tuple(DocumentedWorker.of(replicas.facts) for replicas in self._groups)
         await send_body(send, 200, document(self._settings.needs_key, workers))
 
     async def _host_memory(self) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ class ModelDeployment:
     """A model to serve.
 
     Attributes:
-        role: `chat` or `reward`; names its worker, with an index if there are several replicas.
+        role: `chat` or `reward`.
         folder: the checkpoint on disk; with `load_format` dummy its config.json is enough.
         names: its names in requests; the first is canonical.
         plan: how it runs.
@@ -32,7 +32,8 @@ class ModelDeployment:
         cards: those that the worker may use; None: all.
         speed: its planned steps; None if its speed is not planned.
         tokenizer: folder with the tokenizer's files, where that is not `folder`.
-        index: of this replica among the `num_replicas` of its role.
+        index: of this replica among the `num_replicas` of its group.
+        group: of the replicas of this model; names its workers, with an index if there are several. "": as its role.
         num_nodes: nodes of a cluster over which one replica spreads; 1: (part of) one node.
         num_cores: cores that it may use; None: all.
     """
@@ -53,13 +54,15 @@ class ModelDeployment:
     num_replicas: int = 1
     num_cores: int | None = None
     num_nodes: int = 1
+    group: str = ""
 
     @property
     def name(self) -> str:
         """The worker's name: `chat`, or `chat-1` if there are several."""
-        return self.role if self.num_replicas == 1 else f"{self.role}-{self.index}"
+        return self.group if self.num_replicas == 1 else f"{self.group}-{self.index}"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "group", self.group or self.role)
         for name in self.names:
             if not name.strip() or not name.isprintable():
                 flag = "--served-model-name" if self.role == "chat" else "--served-reward-name"

@@ -30,13 +30,13 @@ async def start_all(workers: Sequence[Worker]) -> None:
 
 
 async def watch_all(workers: Sequence[Worker], *beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Until all replicas of one role have failed for good; raises what the last of them said, or one `beside` them."""
+    """Until all replicas of one model have failed for good; raises what the last of them said, or one `beside` them."""
     with _first_error():
         async with asyncio.TaskGroup() as group:
             for work in beside:
                 group.create_task(work())
             for worker in workers:
-                replicas = [one for one in workers if one.status.role == worker.status.role]
+                replicas = [one for one in workers if one.status.group == worker.status.group]
                 group.create_task(_watch(worker, replicas))
     raise WorkerFailed("the workers are gone")
 
@@ -87,8 +87,8 @@ class RollingRestart:
 async def _start(workers: Sequence[Worker]) -> None:
     """Workers that share devices."""
     is_measured = any(worker.measures_free_memory for worker in workers)
-    roles = [worker.status.role for worker in workers]
-    are_replicas = len(set(roles)) < len(roles)
+    groups = [worker.status.group for worker in workers]
+    are_replicas = len(set(groups)) < len(groups)
     if is_measured or (are_replicas and CPU not in workers[0].devices):
         for worker in workers:
             await worker.start()

@@ -313,7 +313,9 @@ def _ready_worker(worker: Worker, held: dict[str, Any], found: Mapping[str, Sani
     facts, plan = worker.status.facts, worker.plan
     assert plan is not None, "a model is served by a plan"
     sanity = found.get(facts.name)
-    return ReadyWorker(facts.role, facts.models, plan, held, worker.phases_s, worker.notes, sanity, facts.name)
+    return ReadyWorker(
+        facts.role, facts.models, plan, held, worker.phases_s, worker.notes, sanity, facts.name, facts.group
+    )
 
 
 def _write_ready_file(file: Path, url: str, run_folder: Path) -> None:

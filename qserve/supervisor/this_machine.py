@@ -74,6 +74,7 @@ def facts_of(deployment: ModelDeployment, address: UnixAddress | TcpAddress) -> 
         tokenizer=deployment.tokenizer or deployment.folder,
         vocab_size=_vocab_size(deployment.folder),
         role=deployment.role,
+        group=deployment.group,
     )
 
 

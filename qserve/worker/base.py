@@ -50,7 +50,8 @@ class WorkerFacts:
         address: another one after a restart, where somebody else runs it.
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
-        role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
+        role: what it is for, `chat` or `reward`. "": as its name.
+        group: workers of one group serve the same model. "": as its role.
         wire: its engine's wire format, as `qserve.planner.engine.Engine.wire` names it; "": qserve's own.
         engine: its name, for people.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
@@ -75,6 +76,7 @@ class WorkerFacts:
     max_num_seqs: int
     max_model_len: int
     role: str = ""
+    group: str = ""
     wire: str = ""
     engine: str = "transformers"
     adapters: tuple[str, ...] = ()
@@ -91,6 +93,7 @@ class WorkerFacts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", self.role or self.name)
+        object.__setattr__(self, "group", self.group or self.role)
 
     @cached_property
     def shares_places(self) -> bool:
@@ -176,6 +179,11 @@ class WorkerStatus:
     def role(self) -> str:
         """Of its facts; it never changes."""
         return self.facts.role
+
+    @property
+    def group(self) -> str:
+        """Of its facts; it never changes."""
+        return self.facts.group
 
 
 _Converter = tuple[Callable[[Any], Any], Callable[[Any], Any]]

@@ -30,9 +30,9 @@ IN_BATCH = "qserve.in_batch"
 class GatewayAsService:
     """`qserve.batches.Service` over an app that asks for no key."""
 
-    def __init__(self, app: ASGIApp, roles: Sequence[Replicas], max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, groups: Sequence[Replicas], max_body_bytes: int) -> None:
         self._app = app
-        self._roles = roles
+        self._groups = groups
         self._max_body_bytes = max_body_bytes
         self._routes = {one.path: one for one in ROUTES if isinstance(one, RelayedRoute) and one.method == "POST"}
 
@@ -41,11 +41,11 @@ class GatewayAsService:
         return self._max_body_bytes
 
     def models(self) -> tuple[str, ...]:
-        return tuple(name for replicas in self._roles for name in replicas.facts.names)
+        return tuple(name for replicas in self._groups for name in replicas.facts.names)
 
     def refusal(self, endpoint: str, model: str) -> str | None:
         try:
-            serving(self._roles, self._routes[endpoint], model)
+            serving(self._groups, self._routes[endpoint], model)
         except ApiError as error:
             return error.message
         return None
@@ -53,7 +53,7 @@ class GatewayAsService:
     def free_slots(self, endpoint: str, model: str, owner: str) -> int:
         """Slots for background requests of this owner: one of each replica is left for others."""
         free = 0
-        for replicas in self._roles:
+        for replicas in self._groups:
             if model in replicas.facts.names:
                 free += replicas.free_in_background(owner)
         return free

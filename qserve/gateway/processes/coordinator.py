@@ -86,7 +86,7 @@ class Coordinator:
         self._ui = ui
         self._upstreams = [Upstream(worker, settings) for worker in workers]
         self._watched = [*self._upstreams, *([] if ui is None else [Upstream(ui.worker, settings)])]
-        self._roles = {one.role: one for one in replica_sets(self._upstreams)}
+        self._groups = {one.group: one for one in replica_sets(self._upstreams)}
         self._throttle = KeyThrottle()
         self._session_secret, self._salt_secret = secrets.token_hex(32), secrets.token_hex(32)
         self._ended_sessions: dict[str, None] = {}
@@ -100,7 +100,7 @@ class Coordinator:
             beside = () if ui is None else (ui.api_key,)
             others = owners_of((*settings.keys, *settings.admin_keys, *beside))
             keys = NamedKeys(self._book, self._ledger, others)
-        self._hosted = HostedRuns(self._settings, list(self._roles.values()), self._salt_secret, service.runs, keys)
+        self._hosted = HostedRuns(self._settings, list(self._groups.values()), self._salt_secret, service.runs, keys)
         self._of_members: Counter[str] = Counter()
         self._started_unix_s = int(time.time())
 
@@ -124,9 +124,9 @@ class Coordinator:
                 member.push_all(self._watched)
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + self._settings.watch_interval_s
-                for replicas in self._roles.values():
+                for replicas in self._groups.values():
                     replicas.observe()
-                free = {role: replicas.all_free_in_background() for role, replicas in self._roles.items()}
+                free = {group: replicas.all_free_in_background() for group, replicas in self._groups.items()}
                 for member in self._members:
                     member.channel.notify("free", free)
             await asyncio.sleep(_PUSH_S)
@@ -134,7 +134,7 @@ class Coordinator:
     async def join(self, name: str, end: socket.socket, details: dict[str, Any]) -> Member:
         """Add the process at the other side of `end`; `details`: further fields of its first message."""
         channel = Channel(self._hear, lambda: self._leave(member))
-        member = Member(name, channel, self._roles, MemberRuns(self._hosted.runs), MemberSpending(self._ledger))
+        member = Member(name, channel, self._groups, MemberRuns(self._hosted.runs), MemberSpending(self._ledger))
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
         self._members.append(member)
         member.knows(self._watched)
@@ -257,8 +257,8 @@ class Coordinator:
             _log.exception("a gateway process could not be answered")
             channel.refuse(number, internal_error())
 
-    async def _died(self, role: str, digest: int, life: list[Any]) -> bool:
-        return self._roles[role].poison.died(digest, tuple(life))
+    async def _died(self, group: str, digest: int, life: list[Any]) -> bool:
+        return self._groups[group].poison.died(digest, tuple(life))
 
     async def _restart(self) -> Sequence[str] | None:
         return await begun(self._service.restart)

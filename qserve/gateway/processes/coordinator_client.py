@@ -24,7 +24,7 @@ from qserve.gateway.processes.remote_runs import RemoteRuns
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.processes.signed_sessions import SignedSessions
 from qserve.gateway.processes.statuses import status_of, update
-from qserve.gateway.relay.replica_set import by_role
+from qserve.gateway.relay.replica_set import by_group
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
@@ -54,7 +54,7 @@ class CoordinatorClient:
         """Messages that arrived before `gateway` was called; None afterwards."""
         self._metrics = GatewayMetrics()
         self._upstreams: list[Upstream] = []
-        self._roles: list[RemoteReplicas] = []
+        self._groups: list[RemoteReplicas] = []
         self._statuses: dict[str, WorkerStatus] = {}
         self._pieces: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,8 +138,8 @@ class CoordinatorClient:
 
     def _replicas(self, upstreams: Sequence[Upstream]) -> Sequence[RemoteReplicas]:
         self._upstreams = list(upstreams)
-        self._roles = [RemoteReplicas(replicas, self._channel) for replicas in by_role(upstreams)]
-        return self._roles
+        self._groups = [RemoteReplicas(replicas, self._channel) for replicas in by_group(upstreams)]
+        return self._groups
 
     def _keep(self, record: RequestRecord) -> None:
         if (row := row_of(record)) is not None:
@@ -159,8 +159,8 @@ class CoordinatorClient:
         elif name == "worker":
             self._take_worker(arguments[0])
         elif name == "free":
-            for replicas in self._roles:
-                replicas.free, replicas.free_of = arguments[0][replicas.role]
+            for replicas in self._groups:
+                replicas.free, replicas.free_of = arguments[0][replicas.group]
         elif name == "wrong key":
             self._throttle.take(arguments[0])
         elif name == "session ended":

@@ -29,7 +29,7 @@ class HostedRuns:
     def __init__(
         self,
         settings: GatewaySettings,
-        roles: Sequence[Replicas],
+        groups: Sequence[Replicas],
         salt_secret: str,
         history: RunHistory,
         keys: NamedKeys | None = None,
@@ -37,7 +37,7 @@ class HostedRuns:
         self.metrics = GatewayMetrics()
         """What the requests of background responses count."""
         salts = CacheSalts(salt_secret, shared=settings.shared_prefix_cache)
-        self._relayed = RelayedEndpoints(settings, roles, self.metrics, Bodies(settings), salts, keys=keys)
+        self._relayed = RelayedEndpoints(settings, groups, self.metrics, Bodies(settings), salts, keys=keys)
         route = next(one for one in ROUTES if isinstance(one, RelayedRoute) and one.path == PATH)
         app = RequestContext(ApiErrors(self._relayed.of(route)), self.metrics, None, history)
         self.runs = LocalRuns(app, settings.max_responses_bytes, settings.keep_responses_s)

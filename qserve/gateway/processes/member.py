@@ -35,7 +35,7 @@ class _Ticket:
         self._number = number
         role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background, client, *others = request
         is_more, until, *priority = others
-        self._replicas = member.roles[role]
+        self._replicas = member.groups[role]
         lives = [(name, num_restarts) for name, num_restarts in without]
         deadline = None if until is None else Deadline.from_json(until)
         self._asked = RoutedRequest(
@@ -88,7 +88,7 @@ class Member:
     """A gateway process, from its start to its end."""
 
     def __init__(
-        self, name: str, channel: Channel, roles: Mapping[str, ReplicaSet], runs: MemberRuns, spending: MemberSpending
+        self, name: str, channel: Channel, groups: Mapping[str, ReplicaSet], runs: MemberRuns, spending: MemberSpending
     ) -> None:
         self.name = name
         self.spending = spending
@@ -96,7 +96,7 @@ class Member:
         self.runs = runs
         """Its background responses."""
         self.channel = channel
-        self.roles = roles
+        self.groups = groups
         self.tickets: dict[int, _Ticket] = {}
         self.num_awaited: dict[str, int] = {}
         """Its requests that wait for bytes of a worker, by worker name."""

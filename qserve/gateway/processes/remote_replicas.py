@@ -54,7 +54,7 @@ class RemoteReplicas(Replicas):
         return _RemoteSlot(self, self._channel, request, without, background)
 
     async def died(self, request: RoutedRequest, death: Life) -> bool:
-        return bool(await self._channel.request("died", self.role, request.digest, death))
+        return bool(await self._channel.request("died", self.group, request.digest, death))
 
     def named(self, name: str) -> Upstream:
         """The replica of this name."""
@@ -88,7 +88,7 @@ class _RemoteSlot:
         self._replicas.free -= request.num_sequences
         self._number, granted = channel.send_request(
             "slot",
-            self._replicas.role,
+            self._replicas.group,
             self._without,
             request.digest,
             request.blocks,

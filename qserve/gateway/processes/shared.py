@@ -25,7 +25,7 @@ class Shared:
     """Arguments of `build_gateway` that several processes share (`processes/`).
 
     Attributes:
-        replicas: groups workers by role, and grants slots.
+        replicas: groups workers by model, and grants slots.
         throttle: of key guessing.
         sessions: of browsers that signed in.
         metrics: what this process counts.

@@ -53,7 +53,7 @@ class RelayedEndpoints:
     def __init__(
         self,
         settings: GatewaySettings,
-        roles: Sequence[Replicas],
+        groups: Sequence[Replicas],
         metrics: GatewayMetrics,
         bodies: Bodies,
         salts: CacheSalts,
@@ -63,7 +63,7 @@ class RelayedEndpoints:
         """`elsewhere`: by path. `keys`: those with names, where the gateway has a file of them."""
         self._keys = keys
         self._settings = settings
-        self._roles = roles
+        self._groups = groups
         self._metrics = metrics
         self._bodies = bodies
         self._portioned_metrics = PortionedMetrics(metrics)
@@ -93,7 +93,7 @@ class RelayedEndpoints:
                     check_model(entry, model_names(facts, checked.model))
                 body.data = body.data if checked.body is None else checked.body
                 if route.names_model and checked.model is not None and checked.model not in facts.names:
-                    named(self._roles, checked.model)
+                    named(self._groups, checked.model)
                 is_bulk = facts.role == "reward" and checked.num_sequences >= BULK_SLOTS
                 client, owner = share_of(scope), owner_of(scope)
                 salt = self._salts.of(owner, checked.cache_salt)
@@ -167,10 +167,10 @@ class RelayedEndpoints:
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
         """Whether the body's `model` decides between several workers."""
-        return route.names_model and len(self._roles) > 1
+        return route.names_model and len(self._groups) > 1
 
     def _addressed(self, route: RelayedRoute, model: Any) -> Served:
-        served = serving(self._roles, route, model if isinstance(model, str) else None)
+        served = serving(self._groups, route, model if isinstance(model, str) else None)
         if served.facts.role == "reward" or wire_named(served.facts.wire).reports_fields:
             served.replicas.check_ready(served.facts)
         return served

@@ -1,4 +1,4 @@
-"""The replicas of one role in the process that decides: choice of a replica, queues, outstanding work.
+"""The replicas of one model in the process that decides: choice of a replica, queues, outstanding work.
 
 A single replica is the usual case; then there is no choice: it is used, or its state is the error.
 """
@@ -23,7 +23,7 @@ from qserve.gateway.routing.router import RequestTokens, Router
 from qserve.wire.errors import ApiError
 from qserve.worker.base import WorkerState
 
-__all__ = ["ReplicaSet", "by_role", "replica_sets", "routed"]
+__all__ = ["ReplicaSet", "by_group", "replica_sets", "routed"]
 
 # How long a request waits while all replicas restart: qserve's own workers are back within seconds, an engine with a
 # large model within a minute or two. The bound on the queue includes these requests.
@@ -324,14 +324,14 @@ def routed(
     return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest, client, is_more)
 
 
-def by_role(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
-    """Upstreams by role, in order of first appearance."""
-    roles: dict[str, list[Upstream]] = {}
+def by_group(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
+    """Upstreams by group, in order of first appearance."""
+    groups: dict[str, list[Upstream]] = {}
     for upstream in upstreams:
-        roles.setdefault(upstream.status.role, []).append(upstream)
-    return list(roles.values())
+        groups.setdefault(upstream.status.group, []).append(upstream)
+    return list(groups.values())
 
 
 def replica_sets(upstreams: Sequence[Upstream]) -> list[ReplicaSet]:
-    """One replica set per role."""
-    return [ReplicaSet(replicas) for replicas in by_role(upstreams)]
+    """One replica set per group."""
+    return [ReplicaSet(replicas) for replicas in by_group(upstreams)]

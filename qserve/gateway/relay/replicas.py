@@ -1,4 +1,4 @@
-"""The replicas of one role as every gateway process knows them: their facts and states."""
+"""The replicas of one model as every gateway process knows them: their facts and states."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Replicas:
     """Workers that serve the same model; `slot` requests a slot at one of them."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
-        """At least one, all of one role."""
-        self.role = upstreams[0].status.role
+        """At least one, all of one group."""
+        self.role, self.group = upstreams[0].status.role, upstreams[0].status.group
         self.upstreams: list[Upstream] = []
         self.is_single = False
         """Whether there is only one replica."""

@@ -34,9 +34,9 @@ def model_names(facts: WorkerFacts, model: str | None) -> tuple[str, ...]:
     return (model,) if model is not None and model in facts.adapters else facts.models
 
 
-def named(roles: Sequence[Replicas], model: str) -> tuple[Replicas, WorkerFacts]:
+def named(groups: Sequence[Replicas], model: str) -> tuple[Replicas, WorkerFacts]:
     """The replicas that serve `model`, and their facts. The 404 lists the served models."""
-    known = [(replicas, replicas.facts) for replicas in roles]
+    known = [(replicas, replicas.facts) for replicas in groups]
     for replicas, facts in known:
         if model in facts.names:
             return replicas, facts
@@ -44,24 +44,24 @@ def named(roles: Sequence[Replicas], model: str) -> tuple[Replicas, WorkerFacts]
     raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
 
 
-def serving(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -> Served:
+def serving(groups: Sequence[Replicas], route: RelayedRoute, model: str | None) -> Served:
     """Who serves `model` on this route; without a model the first role that does.
 
     Raises ApiError: 404 for a model or a route that nobody serves, 400 for a model that does not serve this route.
     """
-    known = [(replicas, replicas.facts) for replicas in roles] if model is None else [named(roles, model)]
+    known = [(replicas, replicas.facts) for replicas in groups] if model is None else [named(groups, model)]
     for replicas, facts in known:
         if (served := route.served(facts)) is not None:
             return Served(replicas, facts, served)
-    raise _not_served([replicas.facts for replicas in roles], route, model, known[0][1])
+    raise _not_served([replicas.facts for replicas in groups], route, model, known[0][1])
 
 
-def why_nobody_serves(roles: Sequence[Replicas], route: Route) -> ApiError | None:
+def why_nobody_serves(groups: Sequence[Replicas], route: Route) -> ApiError | None:
     """The 404 for a route that no worker here has; None where it is served."""
     if not isinstance(route, RelayedRoute):
         return None
     try:
-        serving(roles, route, None)
+        serving(groups, route, None)
     except ApiError as error:
         return error
     return None

@@ -37,9 +37,9 @@ def ready_rows(
     rows = [("API", f"{url}/v1  ({'your key is needed' if has_key else 'no key; only for this machine'})")]
     if has_ui:
         rows.append(("UI", f"{url}/  (open it in a browser)"))
-    for role in dict.fromkeys(worker.role for worker in workers):
-        replicas = [worker for worker in workers if worker.role == role]
-        rows += _role_rows(replicas)
+    for group in dict.fromkeys(worker.group or worker.role for worker in workers):
+        replicas = [worker for worker in workers if (worker.group or worker.role) == group]
+        rows += _model_rows(replicas)
         rows += [("Warn", refused.warning) for refused in _refused_kernels(replicas)]
         if is_verbose:
             rows += [row for worker in replicas for row in detail_rows(worker)]
@@ -65,7 +65,7 @@ def _refused_kernels(replicas: Sequence[ReadyWorker]) -> list[Refusal]:
     return list({one["kernel"]: Refusal.from_json(one) for one in found}.values())
 
 
-def _role_rows(replicas: Sequence[ReadyWorker]) -> list[Row]:
+def _model_rows(replicas: Sequence[ReadyWorker]) -> list[Row]:
     """What the replicas have in common, and a line for each where there are several."""
     first, is_alone = replicas[0], len(replicas) == 1
     title = "Model" if first.role == "chat" else first.role.capitalize()

@@ -16,7 +16,8 @@ __all__ = ["ReadyWorker"]
 @dataclass(frozen=True)
 class ReadyWorker:
     """A worker that is ready: `memory` is what it holds as measured, `phases_s` what its start was spent on, `sanity`
-    the result of its self-test, where there was one. `name` tells replicas of one `role` apart."""
+    the result of its self-test, where there was one. `name` tells replicas apart.
+    `group`: of the replicas of its model; "": as its role."""
 
     role: str
     names: tuple[str, ...]
@@ -26,6 +27,7 @@ class ReadyWorker:
     notes: Sequence[str] = ()
     sanity: Sanity | None = None
     name: str = ""
+    group: str = ""
 
     @property
     def has_model(self) -> bool:

@@ -39,16 +39,16 @@ class Looked(ReplicaSet):
 @pytest.mark.parametrize(("facts", "n"), [({}, 1), (OF_VLLM, 1), (OF_VLLM, 3)])
 async def test_the_facts_are_looked_at_once(facts: dict[str, Any], n: int) -> None:
     """Three answers of vLLM's go in portions."""
-    roles: list[Looked] = []
+    groups: list[Looked] = []
 
     def replicas(upstreams: Sequence[Upstream]) -> Sequence[Looked]:
-        roles.append(Looked(upstreams))
-        return roles
+        groups.append(Looked(upstreams))
+        return groups
 
     known = WorkerFacts("chat", ("m",), UnixAddress(Path("/nowhere/w.sock")), "k", 8, 512, **facts)
     status = WorkerStatus(known, WorkerState.READY)
     app = build_gateway(GatewaySettings(resume_wait_s=0), [status], shared=Shared(replicas))
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "n": n}
-    reply = await GatewayAsService(app, roles, 1000).ask(CHAT, json.dumps(body).encode(), "")
+    reply = await GatewayAsService(app, groups, 1000).ask(CHAT, json.dumps(body).encode(), "")
     assert (reply.status, b"can't be reached" in reply.body) == (503, True), "it went all the way"
-    assert roles[0].num_looks == 1
+    assert groups[0].num_looks == 1

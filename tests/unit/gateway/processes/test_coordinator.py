@@ -226,7 +226,7 @@ async def test_the_supervisor_hears_of_all_who_wait_for_a_worker_and_forgets_who
 async def test_the_background_is_told_how_many_places_are_free():
     async with joined() as (_, (one, other)):
         for gateway in (one, other):
-            await _until(lambda gateway=gateway: gateway._roles[0].num_free_in_background == 7)
+            await _until(lambda gateway=gateway: gateway._groups[0].num_free_in_background == 7)
 
 
 async def test_a_process_that_does_not_tell_in_time_still_answers_somebody(monkeypatch):
@@ -249,8 +249,8 @@ async def test_a_process_that_does_not_tell_in_time_still_answers_somebody(monke
 
 async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monkeypatch):
     async with joined() as (coordinator, (one, _)):
-        replicas = one._roles[0]
-        monkeypatch.setattr(coordinator._roles["chat"].poison, "check", lambda digest: 1 / 0)
+        replicas = one._groups[0]
+        monkeypatch.setattr(coordinator._groups["chat"].poison, "check", lambda digest: 1 / 0)
         asked = replicas.routed("/v1/completions", b"{}", "m", 1, None)
         with pytest.raises(ApiError, match="its log has the details"):
             async with asyncio.timeout(60), replicas.slot(asked):
