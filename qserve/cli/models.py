@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qserve.cli.options.command import CommandGroup
+from qserve.cli.stores import existing_store
 from qserve.core import facts
 from qserve.core.dimensions import num_parameters
 from qserve.core.model_spec import ModelSpec
@@ -68,8 +70,17 @@ def command(ctx: click.Context, /, local: bool, as_json: bool, part: str = "") -
 
 @command.command("rm", short_help="Delete models of the hub from this machine.")
 @click.argument("models", nargs=-1, required=True)
-def rm(models: tuple[str, ...]) -> None:
+@click.option("--anyway", is_flag=True, help="Delete them although a running service uses them.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    envvar="QSERVE_STATE_DIR",
+    help="Where the runs are kept that tell what is in use [~/.local/state/qserve].",
+)
+def rm(models: tuple[str, ...], anyway: bool, state_dir: Path | None) -> None:
     """Delete models of the hub from this machine, each with all its revisions or MODEL@REVISION alone.
+
+    A model that a running service uses is refused, and then nothing is deleted.
 
     \b
     qserve models rm Qwen/Qwen3-8B
@@ -77,9 +88,36 @@ def rm(models: tuple[str, ...]) -> None:
     """
     from qserve.hub.local import remove
 
+    meant = {model: _meant(model) for model in models}
+    if not anyway:
+        _check_unused(meant, state_dir)
     for model in models:
-        name, revision = split_revision(model)
-        click.echo(f"deleted {model}: {format_bytes(remove(id_of(name), revision))} are free")
+        click.echo(f"deleted {model}: {format_bytes(remove(_meant(model)))} are free")
+
+
+def _meant(model: str) -> list[LocalModel]:
+    from qserve.hub.local import named
+
+    name, revision = split_revision(model)
+    return named(id_of(name), revision)
+
+
+def _check_unused(meant: dict[str, list[LocalModel]], state_dir: Path | None) -> None:
+    """Raises UsageError for the first that a running service uses."""
+    store = existing_store(state_dir)
+    if store is None:
+        return
+    from qserve.runs.in_use import runs_using
+
+    runs = store.runs()
+    for model, commits in meant.items():
+        using = runs_using(runs, commits[0].id, {one.commit for one in commits})
+        if using:
+            told = ", ".join(f"{run.id}{f' at {run.url}' if run.url else ''}" for run in using)
+            raise UsageError(
+                f"{model} is used by what runs here: {told}. Nothing was deleted; stop it first, or add --anyway: it "
+                "goes on, and can't load the model again after a restart"
+            )
 
 
 def _list_local(part: str, as_json: bool) -> None:

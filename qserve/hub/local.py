@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from qserve.errors import ModelNotFound
 from qserve.hub.cache import is_commit
 from qserve.hub.names import near_ids
 
-__all__ = ["LocalModel", "local_models", "remove"]
+__all__ = ["LocalModel", "local_models", "named", "remove"]
 
 
 @dataclass(frozen=True)
@@ -46,30 +47,36 @@ def local_models() -> list[LocalModel]:
     return sorted(found, key=lambda one: one.id.lower())
 
 
-def remove(model_id: str, revision: str | None) -> int:
-    """Deletes a model, or one commit, branch or tag of it; the bytes that are free then.
+def named(model_id: str, revision: str | None) -> list[LocalModel]:
+    """Those that are meant by a model, or by one commit, branch or tag of it.
 
     Raises ModelNotFound with what is there.
     """
-    from huggingface_hub import scan_cache_dir
-
     models = local_models()
     found = [one for one in models if one.id.lower() == model_id.lower()]
     if not found:
         near = near_ids(model_id, [one.id for one in models])
         hint = f"; did you mean {', '.join(near)}?" if near else "; `qserve models --local` lists what is"
         raise ModelNotFound(f"{model_id} is not on this machine{hint}")
-    commits = [one.commit for one in found if revision in (None, *one.refs) or is_commit(one.commit, str(revision))]
-    if not commits:
+    meant = [one for one in found if revision in (None, *one.refs) or is_commit(one.commit, str(revision))]
+    if not meant:
         there = ", ".join(" or ".join((*one.refs, one.commit[:12])) for one in sorted(found, key=lambda one: one.refs))
         raise ModelNotFound(f"{found[0].id} is here, but not at revision {revision}; here are {there}")
+    return meant
+
+
+def remove(meant: Sequence[LocalModel]) -> int:
+    """Deletes commits of one model, as `named` tells them; the bytes that are free then."""
+    from huggingface_hub import scan_cache_dir
+
+    model_id, commits = meant[0].id, {one.commit for one in meant}
     cache = scan_cache_dir()
     # A copy of a repository may have its commits, and stays.
-    own = frozenset(repo for repo in cache.repos if repo.repo_type == "model" and repo.repo_id == found[0].id)
+    own = frozenset(repo for repo in cache.repos if repo.repo_type == "model" and repo.repo_id == model_id)
     strategy = replace(cache, repos=own).delete_revisions(*commits)
     freed = int(strategy.expected_freed_size)
-    if len(commits) == len(found):
-        freed += found[0].num_bytes_partial
+    if all(one.commit_hash in commits for repo in own for one in repo.revisions):
+        freed += meant[0].num_bytes_partial
     strategy.execute()
     return freed
 

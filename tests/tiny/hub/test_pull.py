@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from qserve.demo import chat_model_path
+from qserve.runs import RunStore
+from qserve.state_folder import state_folder
 from tests.tiny.hub.loopback import COMMIT, Hub, loopback_hub
+from tests.unit.runs.kept import until, writer
 
 FILES = {file.name: file.read_bytes() for file in Path(chat_model_path()).iterdir() if file.is_file()}
 
@@ -31,6 +35,17 @@ def qserve(hub: Hub, cache: Path, *arguments: str) -> tuple[int, str, str]:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout, done.stderr
+
+
+@contextmanager
+def running(model: str, commit: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """The flags that name a store in which this process serves the model."""
+    run = writer(store := state_folder(folder))
+    run.plan("chat", (model,), {"model": {"id": model, "revision": commit}, "quant": {"checkpoint": model}})
+    run.listens_at("http://127.0.0.1:8000")
+    until(lambda: any(one.url for one in RunStore.open(store).runs()))
+    yield "--state-dir", str(folder)
+    run.close(0)
 
 
 def test_a_model_is_planned_fetched_listed_and_deleted(hub: Hub, tmp_path: Path) -> None:
@@ -55,7 +70,12 @@ def test_a_model_is_planned_fetched_listed_and_deleted(hub: Hub, tmp_path: Path)
     assert (row["id"], row["commit"], row["refs"], row["folder"]) == ("me/model", COMMIT, ["main"], str(folder))
     assert row["num_bytes"] == sum(map(len, FILES.values()))
 
-    assert qserve(hub, tmp_path, "models", "rm", "me/model")[:2] == (0, "deleted me/model: 3.9 MiB are free\n")
+    with running("me/model", COMMIT, tmp_path / "state") as state:
+        status, out, err = qserve(hub, tmp_path, "models", "rm", "me/model", *state)
+        assert (status, out) == (2, "") and folder.is_dir()
+        assert "me/model is used by what runs here: 20261121-120000-1 at http://127.0.0.1:8000" in " ".join(err.split())
+        anyway = qserve(hub, tmp_path, "models", "rm", "me/model", *state, "--anyway")
+    assert anyway[:2] == (0, "deleted me/model: 3.9 MiB are free\n")
     _, out, err = qserve(hub, tmp_path, "models", "--local")
     assert (out, err) == ("", "No model of the hub is on this machine; qserve pull Qwen/Qwen3-8B fetches one\n")
 

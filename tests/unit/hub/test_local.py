@@ -14,12 +14,12 @@ COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 PROGRAM = """
 import json, sys
 from qserve.errors import QserveError
-from qserve.hub.local import local_models, remove
+from qserve.hub.local import local_models, named, remove
 
 for words in sys.argv[1:]:
     try:
         name, _, revision = words.partition("@")
-        end = remove(name, revision or None) if words != "list" else [
+        end = remove(named(name, revision or None)) if words != "list" else [
             [one.id, one.commit[:2], list(one.refs), one.num_bytes, one.num_bytes_partial] for one in local_models()
         ]
     except QserveError as error:
