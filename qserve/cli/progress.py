@@ -10,24 +10,29 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from qserve.cli.command_line import this_command
 from qserve.cli.interrupted import sigterm_as_ctrl_c
+from qserve.hub.growth import Arrived
 from qserve.terminal.console import console_of
+from qserve.terminal.progress_bar import bar_of
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, RenderableColumn
 
 __all__ = ["ProgressLine", "count_text", "progress_line", "resumable"]
 
 _SAY_EVERY_S = 30.0
+_BESIDE_WIDTH = 10
+"""What the spinner and the clock take of a line."""
 
 
 class ProgressLine:
     """On a terminal one line that is rewritten; elsewhere a line for each phase, and its count every 30 seconds."""
 
-    def __init__(self, console: Console, bar: Progress, line: TaskID) -> None:
-        self._console, self._bar, self._line = console, bar, line
+    def __init__(self, console: Console, bar: Progress, drawn: RenderableColumn) -> None:
+        self._console, self._bar, self._drawn = console, bar, drawn
         self._phase, self._began_s, self._said_s, self._first = "", 0.0, 0.0, 0
 
     def phase(self, text: str, *, is_short: bool = False) -> None:
@@ -35,7 +40,7 @@ class ProgressLine:
         self._phase, self._began_s = text, time.monotonic()
         self._said_s, self._first = self._began_s, 0
         if self._console.is_terminal:
-            self._bar.update(self._line, description=text)
+            self._drawn.renderable = _line(text)
         elif not is_short:
             self._console.print(f"{text} …", markup=False, soft_wrap=True)
 
@@ -59,9 +64,17 @@ class ProgressLine:
 
     def tell(self, text: str) -> None:
         """How far the phase is, in words."""
-        now_s, text = time.monotonic(), f"{self._phase}: {text}"
+        self._show(text := f"{self._phase}: {text}", _line(text))
+
+    def arrived(self, arrived: Arrived) -> None:
+        """How far the download is that the phase names: a bar on a terminal."""
+        width = self._console.width - _BESIDE_WIDTH
+        self._show(f"{self._phase}: {arrived}", bar_of(self._phase, arrived, width))
+
+    def _show(self, text: str, drawn: Text) -> None:
+        now_s = time.monotonic()
         if self._console.is_terminal:
-            self._bar.update(self._line, description=text)
+            self._drawn.renderable = drawn
         elif now_s - self._said_s >= _SAY_EVERY_S:
             self._said_s = now_s
             self._console.print(text, markup=False, soft_wrap=True)
@@ -70,11 +83,12 @@ class ProgressLine:
 @contextlib.contextmanager
 def progress_line() -> Iterator[ProgressLine]:
     """The line of one command; it is gone when the block ends."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, RenderableColumn, SpinnerColumn, TimeElapsedColumn
 
     console = console_of(stderr=True)
     console.file = sys.stderr  # this one: a library that is run may have its own redirected
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    drawn = RenderableColumn()
+    columns = (SpinnerColumn(), drawn, TimeElapsedColumn())
     with Progress(
         *columns,
         console=console,
@@ -82,7 +96,12 @@ def progress_line() -> Iterator[ProgressLine]:
         disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # what goes to a file or a pipe must not go to the terminal instead
     ) as bar:
-        yield ProgressLine(console, bar, bar.add_task("", total=None))
+        bar.add_task("", total=None)
+        yield ProgressLine(console, bar, drawn)
+
+
+def _line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def count_text(done: int, total: int, elapsed_s: float, first: int = 0) -> str:

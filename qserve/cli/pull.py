@@ -109,7 +109,7 @@ def _folder_of(model: str, *, is_planned: bool) -> tuple[Path, int]:
         line.say(_told(listing))
         if missing := listing.num_bytes_missing:
             line.phase(f"fetching {name}")
-        return fetch(name, revision, line.tell), missing
+        return fetch(name, revision, line.arrived), missing
 
 
 def _told(listing: Listing) -> str:

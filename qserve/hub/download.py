@@ -18,7 +18,7 @@ from qserve.errors import BrokenCheckpoint, ModelNotFound, QserveError, UsageErr
 from qserve.hub.blob import Blob, digest_of, is_digest
 from qserve.hub.bounded import read_index
 from qserve.hub.cache import commit_of
-from qserve.hub.growth import watched
+from qserve.hub.growth import Arrived, watched
 from qserve.hub.remote import gated
 from qserve.hub.retries import patient
 from qserve.hub.wanted import wanted_names
@@ -30,7 +30,7 @@ __all__ = ["Listing", "download", "fetch", "listed"]
 _LEAST_RESUMED = 16 << 20
 """Smaller files are left to the library, which begins them anew."""
 _AT_ONCE = 8
-Progress = Callable[[str], None]
+Progress = Callable[[Arrived], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Listing:
         return next(one for one in self.folder.parents if one.is_dir())
 
 
-def download(checkpoint: Checkpoint, progress: Progress = lambda message: None) -> Checkpoint:
+def download(checkpoint: Checkpoint, progress: Progress = lambda arrived: None) -> Checkpoint:
     """The same checkpoint with a folder, at its revision; without one at main, and with the commit that main is.
 
     See `fetch`.
@@ -93,7 +93,7 @@ def download(checkpoint: Checkpoint, progress: Progress = lambda message: None) 
     return replace(checkpoint, folder=folder, revision=commit_of(folder) or checkpoint.revision)
 
 
-def fetch(name: str, revision: str | None, progress: Progress = lambda message: None) -> Path:
+def fetch(name: str, revision: str | None, progress: Progress = lambda arrived: None) -> Path:
     """The folder of a model of the hub in the library's cache, with every file that is loaded.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Protocol
 from qserve.core.checkpoint import Checkpoint
 from qserve.errors import BrokenCheckpoint
 from qserve.hub import resolve
+from qserve.hub.growth import Arrived
 from qserve.planner.plan import Plan
 
 __all__ = ["Download", "config_only", "folder_of"]
@@ -21,7 +22,7 @@ class Download(Protocol):
 
     def phase(self, text: str) -> None: ...
 
-    def progress(self, text: str) -> None: ...
+    def progress(self, name: str, arrived: Arrived) -> None: ...
 
 
 def folder_of(checkpoint: Checkpoint, plan: Plan, told: Download) -> Path:
@@ -36,7 +37,7 @@ def folder_of(checkpoint: Checkpoint, plan: Plan, told: Download) -> Path:
 
         name = checkpoint.id
         told.phase(f"fetching {name} from the hub")
-        checkpoint = download(checkpoint, lambda message: told.progress(f"fetching {name}: {message}"))
+        checkpoint = download(checkpoint, lambda arrived: told.progress(f"fetching {name}", arrived))
     assert checkpoint.folder is not None, "a download has a folder"
     if not any(any(checkpoint.folder.glob(kind)) for kind in _WEIGHTS):
         raise BrokenCheckpoint(

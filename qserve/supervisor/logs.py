@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from qserve.errors import QserveError
+from qserve.hub.growth import Arrived
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.screen.console import Row
 
@@ -53,7 +54,7 @@ class LoggedScreen(Screen):
     def phase(self, name: str, then: str = "") -> None:
         """Nothing: supervisor events are logged already."""
 
-    def progress(self, text: str) -> None:
+    def progress(self, name: str, arrived: Arrived) -> None:
         """Nothing."""
 
     def ready(self, rows: Sequence[Row]) -> None:

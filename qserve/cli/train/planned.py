@@ -119,7 +119,7 @@ def _downloaded(checkpoint: Checkpoint, line: ProgressLine) -> str:
     from qserve.hub.download import download
 
     line.phase(f"downloading {checkpoint.id}")
-    folder = download(checkpoint, lambda told: line.phase(f"downloading {checkpoint.id}: {told}", is_short=True)).folder
+    folder = download(checkpoint, line.arrived).folder
     assert folder is not None, "a download has a folder"
     return str(clean_folder(folder))
 

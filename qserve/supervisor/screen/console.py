@@ -15,6 +15,9 @@ from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
+from qserve.hub.growth import Arrived
+from qserve.terminal.progress_bar import bar_of
+
 __all__ = ["COMMAND", "NAME_WIDTH", "Row", "Screen", "ServiceConsole", "row_lines"]
 
 _log = logging.getLogger("qserve.supervisor")
@@ -25,6 +28,7 @@ COMMAND = "Try"
 """The row with a command, whose lines are never wrapped: it is there to be copied."""
 _STYLES = {"Warn": "bold yellow"}
 _SEPARATOR = " · "
+_SPINNER_WIDTH = 2
 # As `terminal/console.py` has it: a pipe without $COLUMNS gets whole lines.
 _PIPE_WIDTH = 10_000
 
@@ -56,8 +60,8 @@ class Screen:
 
     still_after_s = 15.0
     """How long a phase may last before a pipe hears of it again."""
-    progress_after_s = 5.0
-    """How often a pipe hears how far a phase is."""
+    progress_after_s = 30.0
+    """How often a pipe hears how far a download is."""
 
     def __init__(self, console: Console | None = None, *, is_verbose: bool = False) -> None:
         """`is_verbose`: the summary shows all that was planned and measured (--verbose)."""
@@ -110,14 +114,14 @@ class Screen:
         finally:
             self.end_progress()
 
-    def progress(self, text: str) -> None:
-        """How far the phase is: shown at once on a terminal, every few seconds elsewhere."""
-        self._phase = text
+    def progress(self, name: str, arrived: Arrived) -> None:
+        """How far a download is: a bar on a terminal, a line at once and then now and then elsewhere."""
+        self._phase_ended.set()  # it is no phase of which nothing is heard
         if self._status is not None:
-            self._status.update(escape(text))
+            self._status.update(bar_of(name, arrived, self.width - _SPINNER_WIDTH))
         elif time.monotonic() >= self._next_progress_s:
             self._next_progress_s = time.monotonic() + self.progress_after_s
-            self._say(text)
+            self._say(f"{name}: {arrived}")
 
     def _say(self, text: str) -> None:
         self.console.print(f"  {self.seconds:5.1f} s  {text}", markup=False)

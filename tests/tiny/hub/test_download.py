@@ -46,7 +46,8 @@ for named in sys.argv[1:]:
         constants.ENDPOINT = "http://127.0.0.1:9"
     told = []
     try:
-        found = module.download(Checkpoint(name, None, {}, None, revision=revision or None), told.append)
+        asked = Checkpoint(name, None, {}, None, revision=revision or None)
+        found = module.download(asked, lambda arrived: told.append(str(arrived)))
         end = {file.name: file.stat().st_size for file in found.folder.iterdir()}
         end["revision"] = [found.revision, found.folder.name]
     except QserveError as error:

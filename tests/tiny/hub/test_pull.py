@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,11 @@ import pytest
 from qserve.demo import chat_model_path
 from qserve.runs import RunStore
 from qserve.state_folder import state_folder
+from tests.terminal import Terminal
 from tests.tiny.hub.loopback import COMMIT, Hub, loopback_hub
 from tests.unit.runs.kept import until, writer
 
+_CONTROL = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 FILES = {file.name: file.read_bytes() for file in Path(chat_model_path()).iterdir() if file.is_file()}
 
 
@@ -95,6 +98,23 @@ def test_what_can_not_be_planned_is_fetched_by_its_id(hub: Hub, tmp_path: Path) 
     assert status == 0 and out.startswith("Fetched and verified: ") and "Serve it" not in out
     status, _, err = qserve(hub, tmp_path, "pull", "demo", "--no-plan")
     assert status == 2 and "ORGANISATION/NAME" in err
+
+
+def test_a_terminal_shows_a_bar_with_rate_and_time_left(hub: Hub, tmp_path: Path) -> None:
+    """Of all files together, on two lines that fit 80 columns; what is printed at last takes their place."""
+    hub.pause_s = 0.03
+    where = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "0", "TERM": "xterm-256color"}
+    terminal = Terminal(sys.executable, "-m", "qserve", "pull", "me/model", "--no-plan", **where)
+    terminal.until("/s · ")
+    terminal.until("s left")
+    terminal.until("Fetched and verified")
+    hub.pause_s = 0.0
+    assert terminal.status() == 0
+    lines = [one.rstrip() for one in re.split(r"[\r\n]+", _CONTROL.sub("", terminal.screen))]
+    [bar, *_] = [one for one in lines if "s left" in one]
+    assert re.search(r"━*╸━* [ \d]\d % · [\d.]+ [KM]iB of 3.9 MiB · [\d.]+ [KM]iB/s · [\d.]+ m?s left$", bar)
+    assert max(len(one) for one in lines if "━" in one) <= 80
+    assert any(one.startswith("⠋ fetching me/model") or "fetching me/model" in one for one in lines)
 
 
 @pytest.mark.parametrize("how", [(), ("--no-plan",)])

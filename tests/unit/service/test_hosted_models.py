@@ -17,6 +17,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
+from qserve.hub.growth import Arrived
 from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine, hardware_of
@@ -26,6 +27,7 @@ from qserve.supervisor import ModelDeployment
 from qserve.supervisor.screen import Screen
 from qserve.terminal.service import service_text
 from qserve.ui.views.plan import plan_view
+from qserve.units import GIB
 
 
 def hosted_of(request: ServiceRequest, folder: Path, out: io.StringIO | None = None) -> list[ModelDeployment]:
@@ -93,8 +95,8 @@ def test_a_name_that_a_terminal_would_obey_is_refused(name: str) -> None:
 
 
 def test_a_first_start_says_how_far_the_download_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetched(checkpoint: Checkpoint, progress: Callable[[str], None]) -> Checkpoint:
-        progress("1.00 of 1.50 GiB · 3 s left")
+    def fetched(checkpoint: Checkpoint, progress: Callable[[Arrived], None]) -> Checkpoint:
+        progress(Arrived(2 * GIB, 3 * GIB, "3 s left"))
         (tmp_path / "model.safetensors").touch()
         return replace(checkpoint, folder=tmp_path)
 
@@ -108,7 +110,7 @@ def test_a_first_start_says_how_far_the_download_is(tmp_path: Path, monkeypatch:
         assert chat.folder == tmp_path
     screen.end_progress()
     begun = out.getvalue().count("s  fetching Qwen/Qwen3-0.6B from the hub\n")
-    assert begun == out.getvalue().count("s  fetching Qwen/Qwen3-0.6B: 1.00 of 1.50 GiB · 3 s left\n") == 2
+    assert begun == out.getvalue().count("s  fetching Qwen/Qwen3-0.6B: 2.00 GiB of 3.00 GiB · 3 s left\n") == 2
 
 
 def test_what_was_planned_from_a_table_is_recorded_at_the_commit_that_was_fetched(
@@ -121,7 +123,7 @@ def test_what_was_planned_from_a_table_is_recorded_at_the_commit_that_was_fetche
     (folder / "model.safetensors").touch()
     asked: list[str | None] = []
 
-    def download(checkpoint: Checkpoint, _: Callable[[str], None]) -> Checkpoint:
+    def download(checkpoint: Checkpoint, _: Callable[[Arrived], None]) -> Checkpoint:
         asked.append(checkpoint.revision)
         return replace(checkpoint, folder=folder)
 

@@ -13,6 +13,7 @@ from qserve.errors import UsageError
 from qserve.gateway.routes import ROUTES
 from qserve.gateway.telemetry.record import POLLED, RequestRecord, log_request
 from qserve.gateway.web.routes import UI_ROUTES
+from qserve.hub.growth import Arrived
 from qserve.supervisor.logs import JsonLines, LoggedScreen, logged_failures
 from qserve.supervisor.record import RunRecord
 
@@ -83,7 +84,7 @@ def test_the_screen_speaks_json_too(said):
     screen = LoggedScreen()
     screen.note("weights: bf16\nas stored")
     screen.phase("loading")
-    screen.progress("loading 1 of 2")
+    screen.progress("fetching a model", Arrived(1, 2, ""))
     screen.ready([("API", "http://x"), ("Layers", "a"), ("", "b")])
     note, ready = said()
     assert note["message"] == "weights: bf16\nas stored"

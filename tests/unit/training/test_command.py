@@ -19,9 +19,10 @@ from qserve.cli.train.planned import _downloaded
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
+from qserve.hub.growth import Arrived
 from qserve.planner.training import TrainingJob, TrainingRequest
 from qserve.training.outcome import outcome_of
-from qserve.units import GIB
+from qserve.units import GIB, MIB
 
 
 @pytest.fixture
@@ -263,11 +264,14 @@ def test_a_download_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         def phase(self, text: str, *, is_short: bool = False) -> None:
             told.append(text)
 
+        def arrived(self, arrived: Arrived) -> None:
+            told.append(str(arrived))
+
     def downloaded(checkpoint: Any, progress: Any) -> Any:
-        progress("1 MiB of 2 MiB · 1 MiB/s")
+        progress(Arrived(MIB, 2 * MIB, "1 MiB/s"))
         return checkpoint
 
     monkeypatch.setattr("qserve.hub.download.download", downloaded)
     demo = resolve("demo")
     assert _downloaded(demo, cast("Any", Line()))
-    assert told == [f"downloading {demo.id}", f"downloading {demo.id}: 1 MiB of 2 MiB · 1 MiB/s"]
+    assert told == [f"downloading {demo.id}", "1 MiB of 2 MiB · 1 MiB/s"]

@@ -17,11 +17,13 @@ from rich.console import Console
 from qserve.detect import detect
 from qserve.engines.transformers.kernels.refusals import COSTS, refusal
 from qserve.hub import resolve
+from qserve.hub.growth import Arrived
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
 from qserve.supervisor.screen import ReadyWorker, Screen, ready_rows
 from qserve.supervisor.screen.console import row_lines
 from qserve.supervisor.this_machine import event_recorder
+from qserve.units import GIB
 
 MEMORY = {"weights_bytes": 4_000_000, "kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "resident_bytes": 2**29}
 
@@ -241,9 +243,19 @@ def test_progress_is_heard_of_at_once_and_then_now_and_then(monkeypatch) -> None
     screen = Screen(Console(file=out, width=200, highlight=False))
     with screen.working("fetching a model"):
         for number in range(3):
-            screen.progress(f"fetching a model: {number} of 9")
+            screen.progress("fetching a model", Arrived(number, 9, ""))
         monkeypatch.setattr(Screen, "progress_after_s", 0.0)
         screen._next_progress_s = 0.0
-        screen.progress("fetching a model: 9 of 9")
+        screen.progress("fetching a model", Arrived(9, 9, "verifying"))
     told = [line.split("s  ", 1)[1] for line in out.getvalue().splitlines()]
-    assert told == ["fetching a model", "fetching a model: 0 of 9", "fetching a model: 9 of 9"]
+    assert told == ["fetching a model", "fetching a model: 0 B of 9 B", "fetching a model: 9 B of 9 B · verifying"]
+
+
+def test_a_download_is_a_bar_on_a_terminal() -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=80, force_terminal=True, color_system=None))
+    with screen.working("fetching a model"):
+        screen.progress("fetching a model", Arrived(3 * GIB, 12 * GIB, "98 MiB/s · 2 min left"))
+        assert screen._status is not None
+        screen._status._live.refresh()
+    assert "━━━╸━━━" in out.getvalue() and " 25 % · 3.00 GiB of 12.00 GiB · 98 MiB/s · 2 min left" in out.getvalue()
