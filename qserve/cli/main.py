@@ -42,6 +42,7 @@ _SECTIONS = {
         "score": "Score a file of prompts and answers with a reward model.",
         "eval-reward": "Accuracy of a reward model on preference data.",
         "reward": "Compare rewards with those of plain transformers.",
+        "merge": "Merge a LoRA adapter into its base model.",
     },
     "Look things up": {
         "doctor": "What this machine can run, and how to install the rest.",
@@ -54,7 +55,7 @@ _SECTIONS = {
 COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
-_FILES = ("completion", "deploy", "keys", "models", "pull", "ui")
+_FILES = ("completion", "deploy", "keys", "merge", "models", "pull", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 

@@ -34,7 +34,7 @@ SECTIONS = (
     ),
     _section(
         "Model",
-        "model revision method config quant quants served_model_name up_args",
+        "model revision into method config quant quants served_model_name up_args",
         "anyway no_plan dtype load_format hf_overrides language_model_only strict verify_quant packed_cache_gib",
     ),
     _section(

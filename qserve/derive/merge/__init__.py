@@ -1,0 +1,1 @@
+"""`qserve merge`: `adapter` is what was trained, `changes` what it changes in the base, `run` does it."""
