@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,9 @@ from qserve.hub import resolve
 from qserve.hub.cache import commit_of
 from qserve.hub.resolve import id_of
 from qserve.hub.revisions import split_revision
-from qserve.planner.plan import Plan
 from qserve.service.machine import Machine
 from qserve.service.next_command import OF_PLAN_ALONE, command_of
-from qserve.service.plan import plan_service
+from qserve.service.plan import ServicePlan, plan_service
 from qserve.service.request import ServiceRequest
 from qserve.units import format_bytes
 
@@ -35,6 +35,7 @@ __all__ = ["command"]
 
 _OWN = ("--anyway", "--no-plan", "--state-dir")
 _SHORT_COMMIT = 8
+_EXAMPLE = "qserve pull Qwen/Qwen3-8B"
 
 
 @click.command("pull", cls=Command)
@@ -42,14 +43,12 @@ _SHORT_COMMIT = 8
 @model_options()
 @plan_options
 @click.option("--anyway", is_flag=True, help="Fetch it although it does not fit on this machine.")
-@click.option(
-    "--no-plan", is_flag=True, help="Fetch MODEL itself, whatever it is: a reward model, an embedder, an adapter."
-)
+@click.option("--no-plan", is_flag=True, help="Fetch MODEL itself, whatever it is: an embedder, an adapter.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @measurements_option
 @click.pass_context
 def command(ctx: click.Context, /, gpu: str | None, anyway: bool, no_plan: bool, as_json: bool, **values: Any) -> None:
-    """Fetch a model from the hub: what its plan loads, resumed where it broke off, and verified.
+    """Fetch models from the hub: what their plan loads, resumed where it broke off, and verified.
 
     Plans first, as `qserve plan`, and takes every option of `qserve up` in addition to its own: which checkpoint is
     loaded (a quantized sibling, where one is better), whether it fits, and whether the disk has room. HF_ENDPOINT names
@@ -58,46 +57,101 @@ def command(ctx: click.Context, /, gpu: str | None, anyway: bool, no_plan: bool,
     \b
     qserve pull Qwen/Qwen3-8B
     qserve pull Qwen/Qwen3-32B --quant 4bit --gpu rtx-4090
+    qserve pull Qwen/Qwen3-8B --reward my-org/my-reward-model
     qserve pull --config qwen3-32b-1x24gb
-    qserve pull my-org/my-reward-model --no-plan
+    qserve pull my-org/my-embedder --no-plan
     """
-    model = needed_model(values["model"], "qserve pull Qwen/Qwen3-8B")
-    plan = None if no_plan else _planned(values, gpu, anyway=anyway, is_told=not as_json)
-    named = model if plan is None or plan.quant.checkpoint == plan.model.id else plan.quant.checkpoint
-    folder, num_bytes = _folder_of(named, is_planned=plan is not None)
+    if no_plan:
+        found = [_named(values)]
+    else:
+        service = _planned(values, gpu, anyway=anyway, is_told=not as_json)
+        found = [*_chat(service), *_reward(service)]
     if as_json:
-        row = {"id": split_revision(named)[0], "revision": commit_of(folder), "folder": str(folder)}
-        click.echo(json.dumps({**row, "fetched_bytes": num_bytes}, indent=2))
+        click.echo(json.dumps(_document(found), indent=2))
         return
-    click.echo(f"{'Fetched and verified' if num_bytes else 'It is there'}: {folder}")
-    if plan is not None:
+    for one in found:
+        click.echo(f"{'Fetched and verified' if one.num_bytes else 'It is there'}: {one.folder}")
+    if not no_plan:
         flags = {flag: value for flag, value in given_flags(ctx).items() if flag not in (*OF_PLAN_ALONE, *_OWN)}
         click.echo(f"Serve it: {command_of('up', flags)}")
 
 
-def _planned(values: dict[str, Any], gpu: str | None, *, anyway: bool, is_told: bool) -> Plan:
+@dataclass(frozen=True)
+class _Found:
+    """A model that is on this machine, and how many bytes had to come for that. `role`: model, reward or base."""
+
+    role: str
+    name: str
+    folder: Path
+    num_bytes: int = 0
+
+
+def _document(found: list[_Found]) -> dict[str, Any]:
+    """The first one; the others under their roles."""
+    first, *others = [
+        {
+            "id": split_revision(one.name)[0],
+            "revision": commit_of(one.folder),
+            "folder": str(one.folder),
+            "fetched_bytes": one.num_bytes,
+        }
+        for one in found
+    ]
+    return {**first, **{one.role: row for one, row in zip(found[1:], others, strict=True)}}
+
+
+def _planned(values: dict[str, Any], gpu: str | None, *, anyway: bool, is_told: bool) -> ServicePlan:
     """Tells whether it fits. Raises DoesNotFit with what would, unless it is fetched `anyway`."""
     from qserve.terminal.plan import show_headline
 
+    if values["model"] is None and values["reward"] is None:
+        needed_model(None, _EXAMPLE)
     check_roles(values)
     machine = Machine.named(gpu)
     service = plan_service(ServiceRequest.from_flags(values), machine, knowledge_of(values, machine))
-    assert service.chat is not None, "a model is named"
     if is_told:
-        show_headline(service.chat.whole)
+        for one in service.models:
+            show_headline(one.whole)
     if not anyway:
         try:
             service.check_fits()
         except DoesNotFit as error:
             raise DoesNotFit(f"{error}\nNothing was fetched; --anyway fetches it all the same") from None
-    return service.chat.whole
+    return service
 
 
-def _folder_of(model: str, *, is_planned: bool) -> tuple[Path, int]:
-    """Where it is, and how many bytes had to come for that."""
+def _named(values: dict[str, Any]) -> _Found:
+    """MODEL as it is. Raises UsageError for a reward model beside it, which nothing would fetch."""
+    model = needed_model(values["model"], _EXAMPLE)
+    if values["reward"] is not None:
+        raise UsageError("--no-plan fetches MODEL alone; leave --reward out, and fetch it by a command of its own")
+    return _fetched("model", model)
+
+
+def _chat(service: ServicePlan) -> list[_Found]:
+    if service.chat is None:
+        return []
+    asked, checkpoint, loaded = service.request.model, service.chat.checkpoint.id, service.chat.whole.quant.checkpoint
+    named = str(asked) if loaded == checkpoint else loaded
+    folder = resolve(named).folder
+    return [_Found("model", named, folder) if folder is not None else _fetched("model", named)]
+
+
+def _reward(service: ServicePlan) -> list[_Found]:
+    """The reward model, and the base of its adapter. Raises UsageError for one that can't be told to be one."""
+    if (model := service.reward_model) is None or not model.computes:
+        return []
+    if (trained := model.trained) is None:
+        raise UsageError(
+            f"{model.planned.id} is not known as a trained reward model, and was planned as if it had a head; to fetch "
+            f"it as it is: qserve pull {model.planned.id} --no-plan"
+        )
+    roles = zip(("reward", "base"), trained.to_fetch, strict=False)
+    return [_fetched(*one) for one in roles] or [_Found("reward", trained.id, trained.path)]
+
+
+def _fetched(role: str, model: str) -> _Found:
     name, revision = split_revision(model)
-    if is_planned and (folder := resolve(model).folder) is not None:
-        return folder, 0
     if "/" not in (name := id_of(name)):
         raise UsageError(f"{name!r} is no model of the hub; --no-plan takes one by its id: ORGANISATION/NAME")
     from qserve.hub.download import fetch, listed
@@ -109,7 +163,7 @@ def _folder_of(model: str, *, is_planned: bool) -> tuple[Path, int]:
         line.say(_told(listing))
         if missing := listing.num_bytes_missing:
             line.phase(f"fetching {name}")
-        return fetch(name, revision, line.arrived), missing
+        return _Found(role, model, fetch(name, revision, line.arrived), missing)
 
 
 def _told(listing: Listing) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "check_count",
     "check_kind",
     "check_regular",
+    "is_below",
     "parse_header",
     "parse_json",
     "read_header",
@@ -121,7 +122,7 @@ def shard_names(index: dict[str, Any], where: str) -> list[str]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BrokenCheckpoint(f"{where} has no weight_map; download it again")
-    outside = [name for name in weight_map.values() if not _is_below(name)]
+    outside = [name for name in weight_map.values() if not is_below(name)]
     if outside:
         raise BrokenCheckpoint(
             f"{where} names the file {str(outside[0])[:200]!r}, which is not in its folder; an index may only name "
@@ -133,7 +134,8 @@ def shard_names(index: dict[str, Any], where: str) -> list[str]:
     return names
 
 
-def _is_below(name: Any) -> bool:
+def is_below(name: Any) -> bool:
+    """Whether a file's name stays within its own folder."""
     if not isinstance(name, str) or not name or "\0" in name or "\\" in name:
         return False
     path = PurePosixPath(name)

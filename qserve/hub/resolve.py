@@ -17,7 +17,7 @@ from qserve.hub.named import base_of, foreign_format, on_apple, packed_word
 from qserve.hub.names import meant_id, near_ids
 from qserve.hub.revisions import at_revision, split_revision
 
-__all__ = ["id_of", "resolve", "told_revisions"]
+__all__ = ["id_of", "is_offline", "may_ask_hub", "resolve", "told_revisions"]
 
 _WAYS = "a model is named by its folder, its hub id, a short name like qwen3-8b, or demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -108,7 +108,7 @@ def _of_hub(model_id: str) -> ReadCheckpoint:
     if bundled := bundled_config(model_id):
         note = f"{model_id} is not on this machine: planned from its bundled dimensions, which pin no revision"
         return ReadCheckpoint(None, bundled, notes=(note,))
-    if _may_ask_hub(model_id):
+    if may_ask_hub(model_id):
         from qserve.hub import remote  # urllib is a tenth of what `qserve plan` imports, and a folder needs none of it
 
         fetched = remote.fetch(model_id)
@@ -140,7 +140,7 @@ def _at(model_id: str, revision: str) -> ReadCheckpoint:
     read = read_snapshot(model_id, revision)
     if read is not None:
         return read
-    if _may_ask_hub(model_id):
+    if may_ask_hub(model_id):
         from qserve.hub import remote
 
         fetched = remote.fetch(model_id, revision)
@@ -169,9 +169,14 @@ def told_revisions(model_id: str) -> str:
     return ", ".join(f"{', '.join(names)} ({commit})" if names else commit for commit, names in found)
 
 
-def _may_ask_hub(model_id: str) -> bool:
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    return not is_offline and _HUB_ID.fullmatch(model_id) is not None
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids asking the hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def may_ask_hub(model_id: str) -> bool:
+    """Whether it can be an id of the hub, and nothing forbids asking."""
+    return not is_offline() and _HUB_ID.fullmatch(model_id) is not None
 
 
 def _not_found(model_id: str, near: tuple[str, ...]) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 from qserve.core.hardware import Hardware
 from qserve.errors import BrokenCheckpoint, DoesNotFit, ModelNotFound, UsageError
 from qserve.hub import cache
+from qserve.hub.bounded import read_json
 from qserve.hub.named_templates import check_template_file, check_templates, without_default
-from qserve.hub.resolve import told_revisions
-from qserve.hub.revisions import split_revision
+from qserve.hub.resolve import is_offline, may_ask_hub, told_revisions
+from qserve.hub.revisions import at_revision, split_revision
+from qserve.hub.weight_names import ADAPTER
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor, recognise
 from qserve.reward.recipe import Recipe, is_recipe, read_recipe
@@ -34,10 +36,11 @@ NO_MODEL = {
 }
 
 
-def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
+def find_reward(reward: str, settings: RewardSettings, *, asks_hub: bool = False) -> RewardCheckpoint:
     """The reward model that `reward` names: a folder, a single file, a hub id in the local cache, or `demo`.
 
-    Raises ModelNotFound or BrokenCheckpoint with what was found.
+    `asks_hub`: of an id that is not in the cache the hub is asked, for headers alone (`to_fetch` names what is to be
+    fetched before it is loaded). Raises ModelNotFound or BrokenCheckpoint with what was found.
     """
     if settings.judge is not None:
         raise UsageError(
@@ -46,12 +49,52 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
         )
     if is_recipe(reward):
         recipe = read_recipe(Path(reward).expanduser().absolute())
-        return _of_recipe(recipe, reward, settings)
+        return _of_recipe(recipe, reward, settings, asks_hub=asks_hub)
     name, revision = split_revision(reward, "--reward-revision")
     asked = "" if revision is None else reward
-    checkpoint = replace(recognise(_path_of(name, revision), settings, name), asked=asked)
+    path, to_fetch = _asked_path(name, revision, settings.base) if asks_hub else (_path_of(name, revision), ())
+    checkpoint = replace(recognise(path, settings, name), asked=asked, to_fetch=to_fetch)
     _check_template(checkpoint, settings)
     return checkpoint
+
+
+def _asked_path(reward: str, revision: str | None, base: str | None) -> tuple[Path, tuple[str, ...]]:
+    """Where it is, or a folder of its headers, and what is to be fetched in that case."""
+    try:
+        return _path_of(reward, revision), ()
+    except ModelNotFound as error:
+        if is_offline():
+            raise ModelNotFound(f"{error}. HF_HUB_OFFLINE forbids asking the hub") from None
+        if not may_ask_hub(reward):
+            raise
+        from qserve.hub.headers import headers_of  # urllib, which a folder needs none of
+
+        folder = headers_of(reward, revision)
+        if folder is None:
+            raise ModelNotFound(f"{error}. The hub could not be asked") from None
+    return folder, (at_revision(reward, revision), *_base_to_fetch(folder, base))
+
+
+def _base_to_fetch(folder: Path, base: str | None) -> tuple[str, ...]:
+    """The base of an adapter whose headers are in `folder`, where it has to be fetched; its own headers are put where
+    the adapter's base is looked for.
+    """
+    adapter = folder / ADAPTER[0]
+    named = base or (read_json(adapter).get("base_model_name_or_path") if adapter.is_file() else None)
+    if not isinstance(named, str) or Path(named).expanduser().exists():
+        return ()
+    name, revision = split_revision(named, "--base")
+    if cache.snapshot(name, revision) is not None or not may_ask_hub(name):
+        return ()
+    from qserve.hub.headers import headers_of
+
+    found = headers_of(name, revision)
+    if found is None:
+        return ()
+    (folder / named).parent.mkdir(exist_ok=True)
+    if not (folder / named).exists():
+        (folder / named).symlink_to(found)
+    return (named,)
 
 
 def _path_of(reward: str, revision: str | None) -> Path:
@@ -67,13 +110,13 @@ def _path_of(reward: str, revision: str | None) -> Path:
         known = told_revisions(reward)
         raise ModelNotFound(
             f"{reward!r} at revision {revision!r} is not in the local Hugging Face cache"
-            f"{f', which has {known}' if known else ''}; name one that is there with --reward-revision, or fetch it "
-            f"(qserve pull {reward} --no-plan --revision {revision})"
+            f"{f', which has {known}' if known else ''}; name one that is there with "
+            f"--reward-revision, or fetch it: qserve pull --reward {reward} --reward-revision {revision}"
         )
     if not path.exists():
         raise ModelNotFound(
-            f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; --reward takes a folder, "
-            "a single file with --base, a hub id with its files in that cache (qserve pull ID --no-plan), or demo"
+            f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; "
+            "--reward takes a folder, a single file with --base, a hub id (qserve pull --reward ID fetches it), or demo"
         )
     return path
 
@@ -89,10 +132,10 @@ def _check_template(checkpoint: RewardCheckpoint, settings: RewardSettings) -> N
         raise BrokenCheckpoint(f"{checkpoint.id}: {missing}, or {instead}")
 
 
-def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings) -> RewardCheckpoint:
+def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings, *, asks_hub: bool) -> RewardCheckpoint:
     """The model that the file names, or a stand-in without weights where rules and judges are all of it."""
     if recipe.model is not None:
-        return replace(find_reward(recipe.model.path, settings), id=reward, recipe=recipe.file)
+        return replace(find_reward(recipe.model.path, settings, asks_hub=asks_hub), id=reward, recipe=recipe.file)
     set_flags = [name for name in FLAGS if getattr(settings, name) != getattr(RewardSettings(), name)]
     if set_flags:
         flag = f"--{set_flags[0].replace('_', '-')}"

@@ -11,6 +11,7 @@ from qserve.core.hardware import Hardware
 from qserve.core.model_spec import Head
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import resolve
+from qserve.hub.bundled import bundled_config
 from qserve.packages import why_no_server
 from qserve.planner import PlanRequest, make_plan
 from qserve.planner.engine import engine_named, with_same_rounding
@@ -80,8 +81,8 @@ def with_judge(request: ServiceRequest, folder: Path) -> ServiceRequest:
 
 
 def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel | None:
-    """The checkpoint that --reward names; None without. On a machine that does not serve it, any model will do: it may
-    be planned before it is trained.
+    """The checkpoint that --reward names, of the hub by its headers alone; None without. On a machine that does not
+    serve it, any model will do: it may be planned before it is trained.
 
     Raises ModelNotFound or BrokenCheckpoint, and UsageError for a judge that is the chat model of a service without
     one.
@@ -92,7 +93,7 @@ def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel 
     from qserve.reward.find import find_reward  # imports YAML and Jinja
 
     try:
-        trained = find_reward(reward.checkpoint, reward.settings)
+        trained = find_reward(reward.checkpoint, reward.settings, asks_hub=_asks_hub(reward.checkpoint, machine))
     except (ModelNotFound, BrokenCheckpoint):
         if machine.serves:
             raise
@@ -102,6 +103,11 @@ def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel 
     if trained.recipe is not None and reward.names:  # of a judge it is a file of this process alone
         planned = replace(planned, id=reward.names[0])
     return RewardModel(planned, trained)
+
+
+def _asks_hub(checkpoint: str, machine: Machine) -> bool:
+    """Not for a known model that is planned before it is trained: its dimensions are bundled."""
+    return machine.serves or bundled_config(checkpoint) is None
 
 
 def as_scorer(checkpoint: Checkpoint) -> Checkpoint:

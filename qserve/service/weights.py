@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.errors import BrokenCheckpoint
 from qserve.hub import resolve
 from qserve.hub.growth import Arrived
+from qserve.hub.revisions import split_revision
 from qserve.planner.plan import Plan
+from qserve.service.request import RewardRequest
 
-__all__ = ["Download", "config_only", "folder_of"]
+if TYPE_CHECKING:
+    from qserve.reward.checkpoints import RewardCheckpoint
+
+__all__ = ["Download", "config_only", "folder_of", "whole_reward"]
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
@@ -45,6 +51,19 @@ def folder_of(checkpoint: Checkpoint, plan: Plan, told: Download) -> Path:
             "weights: --load-format dummy"
         )
     return checkpoint.folder
+
+
+def whole_reward(asked: RewardRequest, trained: RewardCheckpoint, told: Download) -> RewardCheckpoint:
+    """The reward model with all of its files, and those of its base; what was planned by its headers is downloaded."""
+    if not trained.to_fetch:
+        return trained
+    from qserve.hub.download import fetch
+    from qserve.reward.find import find_reward
+
+    for name in trained.to_fetch:
+        told.phase(f"fetching {name} from the hub")
+        fetch(*split_revision(name), partial(told.progress, f"fetching {name}"))
+    return find_reward(asked.checkpoint, asked.settings)
 
 
 def config_only(checkpoint: Checkpoint, folder: Path) -> Path:

@@ -11,7 +11,7 @@ from qserve.planner.plan import Plan
 from qserve.planner.speed.estimate import device_of, replica_of
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.service.plan import ModelPlan, ServicePlan
-from qserve.service.weights import config_only, folder_of
+from qserve.service.weights import config_only, folder_of, whole_reward
 from qserve.supervisor import ModelDeployment
 from qserve.supervisor.screen import Screen
 
@@ -30,7 +30,7 @@ def hosted_models(service: ServicePlan, configs: Path, screen: Screen) -> list[M
         deployments += _replicas(_chat(service, service.chat, configs, screen), service.chat, bool(service.where))
         deployments = [_with_latency(one, service) for one in deployments]
     if service.reward is not None:
-        deployments += _replicas(_reward(service, service.reward), service.reward, bool(service.where))
+        deployments += _replicas(_reward(service, service.reward, screen), service.reward, bool(service.where))
     for line in _choices(service):
         screen.note(line)
     return deployments
@@ -108,11 +108,11 @@ def _chat(service: ServicePlan, chat: ModelPlan, configs: Path, screen: Screen) 
     )
 
 
-def _reward(service: ServicePlan, reward: ModelPlan) -> ModelDeployment:
+def _reward(service: ServicePlan, reward: ModelPlan, screen: Screen) -> ModelDeployment:
     """`demo` names a chat model and a reward model; behind one port they need names of their own."""
     asked, model = service.request.reward, service.reward_model
     assert asked is not None and model is not None and model.trained is not None, "it is served"
-    trained = model.trained
+    trained = whole_reward(asked, model.trained, screen)
     names = asked.names or ("demo-reward" if trained.id == "demo" else trained.id,)
     recipe = str(trained.recipe) if trained.recipe is not None else asked.settings.recipe
     return ModelDeployment(

@@ -116,6 +116,8 @@ class RewardCheckpoint:
         recipe: the YAML file that combines this model with rules and judges; format "none": it names no model.
         notes: for the user.
         asked: the id with the revision that the user named behind it; empty where none was named.
+        to_fetch: models of the hub of which only headers were read: itself, and an adapter's base. Empty: all of it is
+            on this machine.
     """
 
     id: str
@@ -141,6 +143,7 @@ class RewardCheckpoint:
     recipe: Path | None = None
     notes: tuple[str, ...] = ()
     asked: str = ""
+    to_fetch: tuple[str, ...] = ()
 
     def reward(self, values: Sequence[float]) -> float:
         """One number of the head's values: the reward itself, the weighted sum of attributes, or of a process reward

@@ -26,7 +26,8 @@ class Hub:
     """What it serves, the faults that are still to come, and what it has sent.
 
     Attributes:
-        files: of every model, by name.
+        files: of every model but `others`, by name.
+        others: of models by their ids.
         breaks: by file, after how many bytes of an answer the connection ends; one is taken for each answer.
         wrong: by file, how many answers begin with another byte.
         num_busy: so many answers are 429.
@@ -37,6 +38,7 @@ class Hub:
     """
 
     files: Mapping[str, bytes]
+    others: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     url: str = ""
     breaks: dict[str, list[int]] = field(default_factory=dict)
     wrong: Counter[str] = field(default_factory=Counter)
@@ -47,11 +49,15 @@ class Hub:
     asked: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def digest(self, name: str) -> str:
+    def files_at(self, path: str) -> Mapping[str, bytes]:
+        """Of the model in an address's path."""
+        return self.others.get("/".join(path.removeprefix("/api/models").split("/")[1:3]), self.files)
+
+    def digest(self, name: str, data: bytes | None = None) -> str:
         """As the hub has it: SHA-256 of a large file, git's SHA-1 of a small one."""
         if name in self.digests:
             return self.digests[name]
-        data = self.files[name]
+        data = self.files[name] if data is None else data
         if len(data) >= _LARGE:
             return hashlib.sha256(data).hexdigest()
         return hashlib.sha1(f"blob {len(data)}\0".encode() + data, usedforsecurity=False).hexdigest()
@@ -76,9 +82,9 @@ class _Answers(BaseHTTPRequestHandler):
         elif path.startswith("/api/models/"):
             self._list(path)
         else:
-            _, _, rest = path.partition("/resolve/")
+            model, _, rest = path.partition("/resolve/")
             revision, _, name = rest.partition("/")
-            self._file(revision, name)
+            self._file(revision, name, self.hub.files_at(model).get(name))
 
     def _is_busy(self) -> bool:
         with self.hub.lock:
@@ -91,24 +97,26 @@ class _Answers(BaseHTTPRequestHandler):
         if commit is None:
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         elif "/tree/" in path:
-            self._send_json([{"type": "file", "path": name, **self._facts(name, "oid")} for name in self.hub.files])
+            files = self.hub.files_at(path).items()
+            self._send_json([{"type": "file", "path": name, **self._facts(name, data, "oid")} for name, data in files])
         else:
-            siblings = [{"rfilename": name, **self._facts(name, "sha256")} for name in self.hub.files]
+            files = self.hub.files_at(path).items()
+            siblings = [{"rfilename": name, **self._facts(name, data, "sha256")} for name, data in files]
             self._send_json({"id": "me/model", "sha": commit, "siblings": siblings})
 
-    def _facts(self, name: str, of_lfs: str) -> dict[str, Any]:
-        size, digest = len(self.hub.files[name]), self.hub.digest(name)
+    def _facts(self, name: str, data: bytes, of_lfs: str) -> dict[str, Any]:
+        size, digest = len(data), self.hub.digest(name, data)
         of_git = {"size": size, "oid": digest[:40], "blobId": digest[:40]}
         return {**of_git, "lfs": {of_lfs: digest, "size": size, "pointerSize": 130}} if size >= _LARGE else of_git
 
-    def _file(self, revision: str, name: str) -> None:
-        data = self.hub.files.get(name)
+    def _file(self, revision: str, name: str, data: bytes | None) -> None:
         self.hub.asked[f"{self.command} {name}"] += 1
         if data is None:
             self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
             return
         begin = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
-        headers = {"ETag": f'"{self.hub.digest(name)}"', "X-Repo-Commit": _COMMITS[revision], "Accept-Ranges": "bytes"}
+        etag = f'"{self.hub.digest(name, data)}"'
+        headers = {"ETag": etag, "X-Repo-Commit": _COMMITS[revision], "Accept-Ranges": "bytes"}
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         body = data[begin:]

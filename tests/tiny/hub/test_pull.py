@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from qserve.demo import chat_model_path
+from qserve.demo import chat_model_path, reward_model_path
 from qserve.runs import RunStore
 from qserve.state_folder import state_folder
 from tests.terminal import Terminal
-from tests.tiny.hub.loopback import COMMIT, Hub, loopback_hub
+from tests.tiny.hub.loopback import COMMIT, OLDER, Hub, loopback_hub
 from tests.unit.runs.kept import until, writer
 
 _CONTROL = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 FILES = {file.name: file.read_bytes() for file in Path(chat_model_path()).iterdir() if file.is_file()}
+
+REWARD = {file.name: file.read_bytes() for file in Path(reward_model_path()).iterdir() if file.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +100,27 @@ def test_what_can_not_be_planned_is_fetched_by_its_id(hub: Hub, tmp_path: Path) 
     assert status == 0 and out.startswith("Fetched and verified: ") and "Serve it" not in out
     status, _, err = qserve(hub, tmp_path, "pull", "demo", "--no-plan")
     assert status == 2 and "ORGANISATION/NAME" in err
+
+
+def test_a_reward_model_is_planned_by_its_headers_and_fetched_beside_a_chat_model(hub: Hub, tmp_path: Path) -> None:
+    hub.others["me/rm"] = REWARD
+    status, out, err = qserve(hub, tmp_path, "plan", "--reward", "me/rm")
+    assert status == 0 and out.startswith(" fits  me/rm · 2.90M"), err
+    assert not list(tmp_path.iterdir())
+    status, out, err = qserve(hub, tmp_path, "pull", "me/model", "--reward", "me/rm@v1", "--json")
+    assert status == 0, err
+    chat = json.loads(out)
+    reward = chat.pop("reward")
+    assert (chat["id"], chat["revision"], chat["fetched_bytes"]) == ("me/model", COMMIT, sum(map(len, FILES.values())))
+    assert (reward["id"], reward["revision"], reward["fetched_bytes"]) == (
+        "me/rm",
+        OLDER,
+        sum(map(len, REWARD.values())),
+    )
+    status, out, _ = qserve(hub, tmp_path, "pull", "--reward", "me/rm@v1")
+    assert out.splitlines()[-2:] == [f"It is there: {reward['folder']}", "Serve it: qserve up --reward me/rm@v1"]
+    status, _, err = qserve(hub, tmp_path, "pull", "me/model", "--reward", "me/rm", "--no-plan")
+    assert status == 2 and "leave --reward out" in err
 
 
 def test_a_terminal_shows_a_bar_with_rate_and_time_left(hub: Hub, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from qserve.cli.up.cluster import checkpoint_names
 from qserve.cli.up.hosting import hosted_models
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures
+from qserve.demo import reward_model_path
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
 from qserve.hub.growth import Arrived
@@ -28,6 +29,7 @@ from qserve.supervisor.screen import Screen
 from qserve.terminal.service import service_text
 from qserve.ui.views.plan import plan_view
 from qserve.units import GIB
+from tests.tiny.hub.loopback import COMMIT, loopback_hub
 
 
 def hosted_of(request: ServiceRequest, folder: Path, out: io.StringIO | None = None) -> list[ModelDeployment]:
@@ -111,6 +113,28 @@ def test_a_first_start_says_how_far_the_download_is(tmp_path: Path, monkeypatch:
     screen.end_progress()
     begun = out.getvalue().count("s  fetching Qwen/Qwen3-0.6B from the hub\n")
     assert begun == out.getvalue().count("s  fetching Qwen/Qwen3-0.6B: 2.00 GiB of 3.00 GiB · 3 s left\n") == 2
+
+
+def test_a_reward_model_that_was_planned_by_its_headers_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {file.name: file.read_bytes() for file in reward_model_path().iterdir() if file.is_file()}
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    snapshots = tmp_path / "models--me--rm" / "snapshots"
+
+    def fetch(name: str, revision: str | None, _: Callable[[Arrived], None]) -> Path:
+        snapshots.mkdir(parents=True)
+        (snapshots / str(revision)).symlink_to(reward_model_path())
+        return snapshots / str(revision)
+
+    monkeypatch.setattr("qserve.hub.download.fetch", fetch)
+    with loopback_hub(files) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        request = ServiceRequest(None, PlanRequest(), RewardRequest(f"me/rm@{COMMIT}"))
+        (reward,) = hosted_of(request, tmp_path)
+    assert (reward.folder, reward.tokenizer) == (snapshots / COMMIT, snapshots / COMMIT)
+    assert reward.plan.model.revision == COMMIT
 
 
 def test_what_was_planned_from_a_table_is_recorded_at_the_commit_that_was_fetched(
