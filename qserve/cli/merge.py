@@ -76,7 +76,7 @@ def _base(adapter: Adapter, into: str | None, line: ProgressLine) -> Source:
     named = into or _named_base(adapter)
     line.phase(f"looking for {named}", is_short=True)
     try:
-        return source_of(named, line.phase, line.tell)
+        return source_of(named, line.phase, line.arrived)
     except ModelNotFound as error:
         if into is not None:
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.errors import ModelNotFound
+from qserve.hub.growth import Arrived
 from qserve.hub.resolve import resolve
 from qserve.hub.revisions import split_revision
 
@@ -39,7 +40,7 @@ class Source:
         return self.hub_id or self.folder.resolve().name
 
 
-def source_of(model: str, phase: Callable[[str], None], progress: Callable[[str], None]) -> Source:
+def source_of(model: str, phase: Callable[[str], None], progress: Callable[[Arrived], None]) -> Source:
     """What `model` names, fetched where it is a model of the hub that is not on this machine.
 
     `phase` hears what is done, `progress` how far it is. Raises ModelNotFound, and UsageError for a disk without room.
