@@ -49,13 +49,14 @@ _SECTIONS = {
         "models": "Known models, their sizes and short names.",
         "runs": "List, show, compare or delete recorded runs.",
         "report": "A run's memory and latency, planned and measured.",
+        "env": "Environments of tools that want other package versions.",
         "completion": "Completion of commands and models for bash, zsh or fish.",
     },
 }
 COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
-_FILES = ("completion", "deploy", "keys", "merge", "models", "pull", "ui")
+_FILES = ("completion", "deploy", "env", "keys", "merge", "models", "pull", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 

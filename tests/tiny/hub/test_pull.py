@@ -18,6 +18,7 @@ from qserve.runs import RunStore
 from qserve.state_folder import state_folder
 from tests.terminal import Terminal
 from tests.tiny.hub.loopback import COMMIT, OLDER, Hub, loopback_hub
+from tests.unit.hub.test_folder import write_safetensors
 from tests.unit.runs.kept import until, writer
 
 _CONTROL = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
@@ -145,3 +146,23 @@ def test_a_gated_model_has_its_way_out(hub: Hub, tmp_path: Path, how: tuple[str,
     status, _, err = qserve(hub, tmp_path, "pull", "me/gated", *how)
     assert status == 2
     assert f"accept them on {hub.url}/me/gated, then set HF_TOKEN" in " ".join(err.split())
+
+
+def test_an_adapter_is_merged_into_a_base_that_is_fetched(hub: Hub, tmp_path: Path) -> None:
+    adapter, out = tmp_path / "adapter", tmp_path / "merged"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "me/model"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    module = "base_model.model.model.layers.0.self_attn.q_proj"
+    write_safetensors(
+        adapter / "adapter_model.safetensors",
+        {f"{module}.lora_A.weight": (2, 192), f"{module}.lora_B.weight": (256, 2)},
+    )
+    status, printed, err = qserve(hub, tmp_path / "cache", "merge", str(adapter), "--out", str(out))
+    assert status == 0, err
+    assert printed.splitlines()[-1] == f"Next    qserve up --model {out}"
+    assert f"| base | me/model at {COMMIT} |" in (out / "README.md").read_text()
+    assert "base_model: me/model\n" in (out / "README.md").read_text()
+    # Factors of zeros change nothing: the weights are the demo's.
+    assert (out / "tokenizer.json").read_bytes() == FILES["tokenizer.json"]
+    assert (out / "model.safetensors").stat().st_size > 4_000_000
