@@ -24,7 +24,9 @@ _COUNT_S = 1.0
 _LOOK_S = 0.1
 _LINES_AT_ONCE = 64
 # What passes by itself: a worker that restarts, a queue that is full, a service that stops.
-_PASSING = frozenset({"queue_full", "worker_not_ready", "worker_unreachable", "draining", "memory_low"})
+_PASSING = frozenset(
+    {"queue_full", "worker_not_ready", "worker_unreachable", "draining", "memory_low", "model_not_loaded"}
+)
 _MOST_FAILURES = 3
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
 _UNSENT = {

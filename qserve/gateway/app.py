@@ -33,6 +33,7 @@ from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.relay.serving import why_nobody_serves
 from qserve.gateway.relay.upstream import Observed, Upstream, watch
+from qserve.gateway.residency import ResidencyControl, ResidencyEndpoints
 from qserve.gateway.routes import BATCH_ROUTES, RESPONSE_ROUTES, ROUTES
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
@@ -56,8 +57,9 @@ def build_gateway(
     file_bounds: FileBounds | None = None,
     shared: Shared | None = None,
     machine: MachineMemory | None = None,
+    residency: ResidencyControl | None = None,
 ) -> ASGIApp:
-    """The ASGI app. Workers of one role are replicas of each other.
+    """The ASGI app. Workers of one group are replicas of each other.
 
     It needs its lifespan run, and reads the workers' `state` and `detail` while they change.
 
@@ -65,7 +67,7 @@ def build_gateway(
     `restart`: starts a rolling restart and names the workers; returns None while one is running. `host`: memory of
     the processes without a model. `files`: folder of files and batches, which several processes may share; None:
     these routes are off. `shared`: state in common with the other gateway processes of the port. `machine`: its free
-    memory, where that is watched.
+    memory, where that is watched. `residency`: loads and unloads models that take turns; None: all are always there.
     """
     assert workers, "a gateway without workers has nothing to serve"
     shared = shared or Shared()
@@ -79,10 +81,12 @@ def build_gateway(
     keys = _named_keys(settings, shared, runs, () if ui is None else (ui.api_key,))
     book = None if keys is None else keys.book
     bodies = Bodies(settings)
-    administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)
+    admin_keys = AdminKeys(settings.admin_keys, throttle)
+    administration = Administration(admin_keys, restart)
     responses = BackgroundEndpoints(settings.client_stall_timeout_s)
     elsewhere = {"/v1/responses": responses.create}
-    endpoints = Endpoints(settings, groups, shared, runs, bodies, administration, host, elsewhere, keys)
+    on_demand = ResidencyEndpoints(groups, admin_keys, residency, needs_key=settings.needs_key)
+    endpoints = Endpoints(settings, groups, shared, runs, bodies, administration, on_demand, host, elsewhere, keys)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
     app: ASGIApp = Dispatch(
         {

@@ -139,6 +139,9 @@ class AdminKeys:
     def __init__(self, keys: Sequence[str], throttle: KeyThrottle) -> None:
         self._keys = GuardedKeys(keys, throttle)
 
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
     async def check(self, scope: Scope, instead: str) -> None:
         """403 without such a key; `instead`: how to do the same on the machine itself."""
         if not self._keys:

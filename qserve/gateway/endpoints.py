@@ -25,15 +25,17 @@ from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import model_names, named
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
+from qserve.gateway.residency import ACTIONS, ResidencyEndpoints
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry import exposition
 from qserve.gateway.telemetry.record import RECORD
+from qserve.planner.term import COLUMNS
 from qserve.version import __version__
 from qserve.wire.errors import ApiError
-from qserve.worker.base import WorkerFacts
+from qserve.worker.base import WorkerFacts, WorkerState
 
 __all__ = ["Endpoints", "HostTeller"]
 
@@ -62,12 +64,14 @@ class Endpoints:
         runs: RunHistory,
         bodies: Bodies,
         administration: Administration,
+        residency: ResidencyEndpoints,
         host: HostTeller | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         keys: NamedKeys | None = None,
     ) -> None:
         self._settings = settings
         self._administration = administration
+        self._residency = residency
         self._host = host
         self._groups = groups
         self._metrics = shared.metrics
@@ -105,6 +109,8 @@ class Endpoints:
             "/v1/qserve/report": self.report,
             "/v1/qserve/usage": self._usage.answer,
             "/v1/qserve/restart": self._administration.restart,
+            "/v1/qserve/models": self._residency.models,
+            **{f"/v1/qserve/models/{{model}}/{one}": self._residency.of(one) for one in ACTIONS},
             "/v1/qserve/runs": self.runs,
             "/v1/qserve/runs/{run}": self.run,
             "/v1/qserve/trainings": self.trainings,
@@ -131,7 +137,7 @@ class Endpoints:
             }
             for one in statuses
         ]
-        late = [replicas for replicas in self._groups if not replicas.is_ready]
+        late = [one for one in self._groups if not one.is_ready and not one.upstreams[0].status.is_awaited]
         if not late:
             await send_json(send, 200, {"status": "ready", "workers": workers})
             return
@@ -144,12 +150,11 @@ class Endpoints:
             await send_body(send, 503, json.dumps(body, ensure_ascii=False).encode(), headers=headers)
 
     async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        workers = [one.facts for one in self._groups]
         entry = self._entry(scope)
         may_ask = None if entry is None else entry.models
         cards = [
-            self._card(facts, name)
-            for facts in workers
+            self._card(replicas, facts, name)
+            for replicas, facts in [(one, one.facts) for one in self._groups]
             for name in facts.names
             if may_ask is None or any(one in may_ask for one in model_names(facts, name))
         ]
@@ -157,10 +162,10 @@ class Endpoints:
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        facts, entry = named(self._groups, name)[1], self._entry(scope)
+        (replicas, facts), entry = named(self._groups, name), self._entry(scope)
         if entry is not None:
             check_model(entry, model_names(facts, name))
-        await send_json(send, 200, self._card(facts, name))
+        await send_json(send, 200, self._card(replicas, facts, name))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_up]
@@ -257,7 +262,7 @@ class Endpoints:
         """The key with a name of this request."""
         return None if self._keys is None else self._keys.of_request(owner_of(scope))
 
-    def _card(self, facts: WorkerFacts, name: str) -> dict[str, Any]:
+    def _card(self, replicas: Replicas, facts: WorkerFacts, name: str) -> dict[str, Any]:
         is_adapter = name in facts.adapters
         return {
             "id": name,
@@ -267,8 +272,22 @@ class Endpoints:
             "root": name if is_adapter else facts.models[0],
             "parent": facts.models[0] if is_adapter else None,
             "max_model_len": facts.max_model_len,
-            "kind": facts.name,
+            "kind": facts.role,
+            "state": _state_of(replicas),
+            "planned_bytes": _planned_bytes(facts),
         }
+
+
+def _state_of(replicas: Replicas) -> str:
+    """Of the replica that is nearest to an answer."""
+    states = [one.status.state.value for one in replicas.upstreams]
+    return WorkerState.READY.value if WorkerState.READY.value in states else states[0]
+
+
+def _planned_bytes(facts: WorkerFacts) -> int | None:
+    """What one replica takes on all its devices; None without a plan."""
+    devices = (facts.plan or {}).get("devices")
+    return None if devices is None else sum(one[f"{term}_bytes"] for one in devices for term in COLUMNS)
 
 
 async def _latency_of(upstream: Upstream) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from qserve.gateway.background.openapi import RESPONSE_ERRORS, RESPONSE_INPUTS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
 from qserve.gateway.keys.openapi import ERRORS_OF_KEYS, USAGE, USAGE_ERRORS, USAGE_INPUTS
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
+from qserve.gateway.residency import ACTIONS, RESIDENCY_ERRORS
 from qserve.gateway.routes import BATCH_ROUTES, RESPONSE_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
 from qserve.version import __version__
 from qserve.wire import responses
@@ -57,6 +58,7 @@ _ERRORS_OF_PATH = {
         "409": "a rolling restart is running",
         "501": "no process here can restart workers",
     },
+    **{f"/v1/qserve/models/{{model}}/{one}": RESIDENCY_ERRORS for one in ACTIONS},
     "/ready": {"503": "a worker is not ready; the body has the error and the state of each worker"},
     USAGE: USAGE_ERRORS,
 }

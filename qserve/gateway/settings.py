@@ -32,6 +32,7 @@ class GatewaySettings:
         watch_interval_s: how often the workers' states are polled.
         resume_wait_s: a stream whose worker died waits so long for another, or for the next life of the only one, and
             is continued there; 0: it ends with an error.
+        load_wait_s: how long a request waits for a model that is loaded on demand.
         max_responses_bytes: background responses in memory, of the whole service.
         keep_responses_s: how long one is kept after its end.
     """
@@ -50,6 +51,7 @@ class GatewaySettings:
     connect_timeout_s: float = 5.0
     watch_interval_s: float = 0.2
     resume_wait_s: float = 60.0
+    load_wait_s: float = 600.0
     max_responses_bytes: int = 128 * MIB
     keep_responses_s: float = 3600.0
 

@@ -15,6 +15,7 @@ from qserve.errors import UsageError
 from qserve.planner.calibration import Residual
 from qserve.runs.database import FILE_NAME, connect, unusable
 from qserve.runs.key_usage import KeyUsage, usage_of, used_by_key
+from qserve.runs.loads import MeasuredLoads, loads_of
 from qserve.runs.records import (
     MemorySample,
     StoredDocument,
@@ -125,6 +126,11 @@ class RunStore:
         """What every run measured beside what was planned for it, oldest first: for `PlanRequest.learned`."""
         with self.connection() as connection:
             return residuals_in(connection)
+
+    def loads(self, engine: str, shape: str) -> MeasuredLoads | None:
+        """How models of this plan's shape were loaded; None: none was."""
+        with self.connection() as connection:
+            return loads_of(connection, engine, shape)
 
     def evals(self, run: StoredRun | str | None = None) -> tuple[StoredDocument, ...]:
         """Evaluations of this run, in order of time; None: all there are."""

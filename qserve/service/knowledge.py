@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.errors import QserveError
 from qserve.planner.calibration import Residual
+from qserve.planner.plan import Plan
 from qserve.planner.speed.calibration import Measured
 from qserve.service.machine import Machine
 from qserve.service.measured_speed import measured_speed
+
+if TYPE_CHECKING:
+    from qserve.runs.loads import MeasuredLoads
 
 __all__ = ["Knowledge"]
 
@@ -47,6 +52,19 @@ class Knowledge:
         except QserveError as error:
             self.warn(_UNREAD.format(error))
             return ()
+
+    def loads(self, plan: Plan) -> MeasuredLoads | None:
+        """How models of the plan's shape were loaded here; None: none was, or nothing is learned."""
+        if self.state is None or not self.learns:
+            return None
+        from qserve.runs import RunStore
+
+        try:
+            store = RunStore.open_existing(self.state)
+            return store.loads(plan.engine, plan.shape) if store else None
+        except QserveError as error:
+            self.warn(_UNREAD.format(error))
+            return None
 
     def speed(self, checkpoint: Checkpoint, hardware: Hardware) -> Measured:
         """The CPU's rates, and the residuals of runs of this model."""

@@ -9,10 +9,20 @@ from typing import Literal
 from qserve.core.hardware import Device
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
+from qserve.planner.residency.footprint import Footprint
 from qserve.planner.speed.estimate import Replica
 from qserve.reward.settings import RewardSettings
+from qserve.service.residents import Keeping
 
-__all__ = ["ModelDeployment"]
+__all__ = ["ModelDeployment", "OnDemand"]
+
+
+@dataclass(frozen=True)
+class OnDemand:
+    """A model that takes turns in memory: what it takes there, and how long it stays."""
+
+    footprint: Footprint
+    keeping: Keeping
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ class ModelDeployment:
         speed: its planned steps; None if its speed is not planned.
         tokenizer: folder with the tokenizer's files, where that is not `folder`.
         index: of this replica among the `num_replicas` of its group.
+        on_demand: of a model that comes into memory when it is asked for; None: it is always there.
         group: of the replicas of this model; names its workers, with an index if there are several. "": as its role.
         num_nodes: nodes of a cluster over which one replica spreads; 1: (part of) one node.
         num_cores: cores that it may use; None: all.
@@ -55,6 +66,7 @@ class ModelDeployment:
     num_cores: int | None = None
     num_nodes: int = 1
     group: str = ""
+    on_demand: OnDemand | None = None
 
     @property
     def name(self) -> str:

@@ -146,6 +146,7 @@ class _InThisProcess:
             service.files,
             service.file_bounds,
             machine=service.machine,
+            residency=service.residency,
         )
         self._in_flight = InFlight(app)
         host, port = listener.getsockname()[:2]

@@ -29,6 +29,7 @@ from qserve.supervisor.memory.watch import MemoryBounds, MemoryWatch, watch_of
 from qserve.supervisor.private import PrivateFolder, private_folder
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
+from qserve.supervisor.residency.residency import Residency, Turns
 from qserve.supervisor.runner import Runner, Worker
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity_checks import Checks
@@ -72,6 +73,7 @@ class UpOptions:
         file_bounds: of that folder.
         launched: what the workers are started from, for a service that takes over from this one.
         taking: the service that this one takes over from, with its port and its workers; None: from none.
+        residency: the budget and the rules of models that take turns in memory; None: there are none.
 
     """
 
@@ -92,6 +94,7 @@ class UpOptions:
     file_bounds: FileBounds = field(default_factory=FileBounds)
     launched: Launched = field(default_factory=Launched)
     taking: Taking | None = None
+    residency: Turns | None = None
 
 
 async def serve(
@@ -156,6 +159,9 @@ async def _serve(
             rolling = RollingRestart(workers, None if adopting is None else adopting.gone)
             watch = watch_of(workers, options.memory, record)
             stop.on_hangup(rolling.begin)
+            residency = (
+                None if options.residency is None else Residency.of(workers, deployments, options.residency, record)
+            )
             service = Service(
                 rolling.begin,
                 host.documents,
@@ -164,6 +170,7 @@ async def _serve(
                 options.files,
                 options.file_bounds,
                 None if watch is None else watch.shown,
+                None if residency is None else residency.control,
             )
             if adopting is not None:
                 await adopting.adopt()
@@ -174,7 +181,9 @@ async def _serve(
             end, offer = None, _offer(deployments, workers, listener, folder, watch, options, rolling)
             try:
                 async with offer.open_in(private.path):
-                    is_live = await _live(workers, gateway, host, url, options, record, screen, stop, runner, offer)
+                    is_live = await _live(
+                        workers, gateway, host, url, options, record, screen, stop, runner, offer, residency
+                    )
                 if offer.has_left:
                     record.event("", "handed_over")
                     num_left = await finish(gateway, options.drain_timeout_s, screen, stop)
@@ -223,6 +232,8 @@ def _offer(
     def busy() -> str:
         if len(here) < len(workers):
             return "its workers run on a cluster"
+        if options.residency is not None:
+            return "its models are loaded on demand"
         return "a rolling restart is running; try again when it is over" if rolling.is_running else ""
 
     offered = Offered(deployments, here, listener, folder, watch, run, options.launched, busy)
@@ -252,6 +263,7 @@ async def _live(
     stop: StopSignal,
     runner: Runner,
     offer: Offer,
+    residency: Residency | None,
 ) -> bool:
     """Start the workers and watch them until the user stops the service, or another one has taken them over.
 
@@ -264,23 +276,20 @@ async def _live(
             await runner.leave()
             runner.tell(record, screen)
             return
-        await start_all(workers)
+        await (start_all(workers) if residency is None else residency.start())
         await gateway.ready()
 
     if not await _unless_stopped(start(), stop):
         return False
-    memory = [await reported_memory(worker) for worker in workers]
-    for worker, held in zip(workers, memory, strict=True):
+    running = [worker for worker in workers if worker.status.state is not WorkerState.IDLE]
+    memory = [await reported_memory(worker) for worker in running]
+    for worker, held in zip(running, memory, strict=True):
         record.memory(worker.status.name, "ready", held)
-    checks = Checks(workers, record, screen)
+    checks = Checks(running, record, screen)
 
     async def tell_ready() -> None:
         found = await checks.first(strict=options.strict)
-        shown = [
-            _ready_worker(worker, held, found)
-            for worker, held in zip(workers, memory, strict=True)
-            if worker.status.state is not WorkerState.IDLE
-        ]
+        shown = [_ready_worker(worker, held, found) for worker, held in zip(running, memory, strict=True)]
         has_key, has_ui = options.gateway.needs_key, options.ui is not False
         rows = ready_rows(
             url,
@@ -296,7 +305,8 @@ async def _live(
     try:
         if await _unless_stopped(tell_ready(), stop):
             after = partial(_after_checks, checks, url, options)
-            await _unless_stopped(_watch(workers, gateway, host, record, after, runner, offer), stop)
+            watching = _watch(workers, gateway, host, record, after, runner, offer, residency)
+            await _unless_stopped(watching, stop)
     finally:
         await checks.close()
     return True
@@ -353,13 +363,14 @@ async def _watch(
     after_ready: Callable[[], Coroutine[Any, Any, None]],
     runner: Runner,
     offer: Offer,
+    residency: Residency | None,
 ) -> None:
     """Watch, measure and scale workers and gateway, and finish the start; returns when they were handed over."""
 
     async def keep_workers() -> None:
         beside = [asyncio.create_task(measure_on(workers, host, record)), asyncio.create_task(runner.scale(workers))]
         try:
-            await watch_all(workers)
+            await watch_all(workers, *(() if residency is None else (residency.run,)))
         finally:
             await _cancelled(beside)
 

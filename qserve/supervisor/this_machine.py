@@ -18,6 +18,7 @@ from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.latency import LatencyWatch
 from qserve.supervisor.liveness.restarts import WorkerEvents
 from qserve.supervisor.record import RunRecord
+from qserve.supervisor.residency.worker import OnDemandWorker
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
@@ -75,6 +76,7 @@ def facts_of(deployment: ModelDeployment, address: UnixAddress | TcpAddress) -> 
         vocab_size=_vocab_size(deployment.folder),
         role=deployment.role,
         group=deployment.group,
+        loads_on_demand=deployment.on_demand is not None,
     )
 
 
@@ -97,7 +99,8 @@ def local_worker(
     launch = _launch(deployment, status.facts, private, chat)
     seen = _visible_devices(deployment.cards, deployment.plan.on_cpu)
     launch.environment = {**launch.environment, **seen, **_threads(deployment.num_cores)}
-    worker = SupervisedWorker(status, launch, log_file, report)
+    kind = SupervisedWorker if deployment.on_demand is None else OnDemandWorker
+    worker = kind(status, launch, log_file, report)
     worker.devices = _devices(deployment)
     worker.vocab_size = checked_vocab_size(deployment, status.facts)
     return worker

@@ -93,6 +93,15 @@ class ApiError(Exception):
     for_anthropic: str | None = None
     """The message where Anthropic's clients know another one by its text (`qserve.wire.overflow`)."""
 
+    @classmethod
+    def from_body(cls, status: int, body: bytes) -> ApiError:
+        """From an answer in OpenAI's shape; of any other body its beginning is the message."""
+        try:
+            error = json.loads(body)["error"]
+            return cls(status, str(error["message"]), str(error.get("code") or "error"), error.get("param"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls(status, body[:500].decode(errors="replace") or f"status {status}", "error")
+
     def __str__(self) -> str:
         return self.message
 

@@ -29,15 +29,20 @@ __all__ = ["TcpAddress", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerStat
 class WorkerState(enum.StrEnum):
     """Written by the supervisor, read by the gateway: only READY gets requests (`WorkerStatus.refusal` apart).
 
-    IDLE: it does not run, and is started when the load wants it.
+    IDLE: it does not run, and is started when the load wants it. UNLOADING: it finishes its requests and ends, to make
+    room for another model.
     """
 
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
     DRAINING = "draining"
+    UNLOADING = "unloading"
     FAILED = "failed"
     IDLE = "idle"
+
+
+_COMES_BACK = frozenset({WorkerState.STARTING, WorkerState.RESTARTING, WorkerState.UNLOADING, WorkerState.IDLE})
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class WorkerFacts:
         max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
         max_positions: the largest max_model_len that the model was made for; None: not known.
         vocab_size: token ids of requests end before it; None: not known.
+        loads_on_demand: it comes into memory when it is asked for, and leaves it for others; requests wait meanwhile.
     """
 
     name: str
@@ -90,6 +96,7 @@ class WorkerFacts:
     max_prompt_bytes: int | None = None
     max_positions: int | None = None
     vocab_size: int | None = None
+    loads_on_demand: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", self.role or self.name)
@@ -132,6 +139,7 @@ class WorkerLoad:
             queue among them.
         num_prefix_blocks: blocks of prompts that it is known to have in its prefix cache.
         num_matched_tokens: prompt tokens that should have been in that cache, ever.
+        num_wanting: requests that wait for it to be loaded, and are not among `num_outstanding_requests`.
     """
 
     num_awaited: int = 0
@@ -141,6 +149,7 @@ class WorkerLoad:
     num_outstanding_requests: int = 0
     num_prefix_blocks: int = 0
     num_matched_tokens: int = 0
+    num_wanting: int = 0
 
 
 @dataclass(slots=True)
@@ -169,6 +178,11 @@ class WorkerStatus:
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     load: WorkerLoad = field(default_factory=WorkerLoad, repr=False)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it takes no requests now, and those for it wait until it is loaded."""
+        return self.facts.loads_on_demand and self.state in _COMES_BACK
 
     @property
     def name(self) -> str:

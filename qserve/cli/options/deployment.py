@@ -1,16 +1,17 @@
 """`--config FILE`: the flags of `qserve up` in a YAML file, with the plan that is expected of them.
 
-A file holds the options of `plan` and `up` with underscores (`max_model_len: 8192`), and two keys that are no flags:
-`gpu`, the cards that it was written for, and `expect`, the plan on them.
+A file holds the options of `plan` and `up` with underscores (`max_model_len: 8192`), and keys that are no flags: `gpu`,
+the cards that it was written for, `expect`, the plan on them, `models` and `residency` (service_models.py).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,7 +23,13 @@ from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 from qserve.yaml_errors import yaml_problem
 
-__all__ = ["Deployment", "Expectation", "bundled", "config_option", "deployment_of", "load"]
+if TYPE_CHECKING:
+    import yaml
+
+    from qserve.cli.options.service_models import ModelEntry
+    from qserve.service.residents import ResidentsRequest
+
+__all__ = ["Deployment", "Expectation", "bundled", "config_option", "deployment_of", "load", "many_models"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -36,6 +43,8 @@ _FOR_NAMED_CARDS = ("plan", "pull", "deploy")
 _REVISIONS = ("revision", "reward_revision")
 # It decides itself where a service listens; no other command may leave out a setting of the file.
 _MAY_IGNORE = ("run",)
+# They take a file that lists several models.
+_OF_MANY = ("plan", "up", "run")
 _TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
 
 
@@ -84,12 +93,17 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A checked deployment file; `options`: values by option name, converted to the options' types."""
+    """A checked deployment file; `options`: values by option name, converted to the options' types.
+
+    `models` are those of a service that has many; `residency`: as it was read.
+    """
 
     path: Path
     options: Mapping[str, Any]
     gpu: str | None = None
     expect: Expectation = field(default_factory=Expectation)
+    models: tuple[ModelEntry, ...] = ()
+    residency: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -109,12 +123,26 @@ def load(name: str) -> Deployment:
     """
     path = _path_of(name)
     values, words = _parsed(path)
+    listed, residency = values.pop("models", None), values.pop("residency", {})
+    if residency and listed is None:
+        raise UsageError(f"{path}: residency is for a service of many models; list them under models:")
     _refuse_unknown(path, values)
     for key, value, word in words:
         _check_text(path, key, value, word)
+    models = () if listed is None else _entries(path, listed)
     gpu, expect = values.pop("gpu", None), values.pop("expect", {})
     options = {key: _converted(path, key, value) for key, value in values.items()}
-    return Deployment(path, options, None if gpu is None else str(gpu), _expectation(path, expect))
+    return Deployment(path, options, None if gpu is None else str(gpu), _expectation(path, expect), models, residency)
+
+
+def _entries(path: Path, listed: Any) -> tuple[ModelEntry, ...]:
+    from qserve.cli.options.service_models import entries_of  # imports the planner, which --help does without
+
+    return entries_of(path, listed, partial(_of_entry, path))
+
+
+def _of_entry(path: Path, where: str, key: str, value: Any) -> Any:
+    return _converted(f"{path}: {where}", key, value)
 
 
 def config_option(function: Function) -> Function:
@@ -142,12 +170,27 @@ def deployment_of(ctx: click.Context) -> Deployment | None:
     return found
 
 
+def many_models(values: Mapping[str, Any]) -> ResidentsRequest | None:
+    """The `models:` of the file of this call; None without. `values` are those of the command."""
+    deployment = deployment_of(click.get_current_context())
+    if deployment is None or not deployment.models:
+        return None
+    from qserve.cli.options.service_models import residents_of
+
+    return residents_of(deployment.models, deployment.residency, values, deployment.path)
+
+
 def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is None:
         return
     deployment = load(value)
     own = {option.name for option in ctx.command.params}
     strange = [key for key in deployment.options if key not in own]
+    if deployment.models and ctx.command.name not in _OF_MANY:
+        raise UsageError(
+            f"{deployment.path}: `qserve {ctx.command.name}` takes one service of one chat model, and models: lists "
+            "several; qserve plan and qserve up take such a file"
+        )
     if strange and ctx.command.name not in _MAY_IGNORE:
         raise UsageError(f"{deployment.path}: `qserve {ctx.command.name}` has no {', '.join(strange)}; leave it out")
     defaults = {key: setting for key, setting in deployment.options.items() if key in own}
@@ -194,22 +237,31 @@ def _parsed(path: Path) -> tuple[dict[str, Any], list[tuple[str, Any, str]]]:
         raise UsageError(f"{path} can't be read as YAML: {yaml_problem(error)}") from None
     if not isinstance(tree, yaml.MappingNode):
         raise UsageError(f"{path} has no settings; write for example `model: Qwen/Qwen3-8B`, one setting per line")
+    return {str(key): value for key, value in values.items()}, list(_words(path, values, tree))
+
+
+def _words(path: Path, values: Mapping[Any, Any], tree: yaml.MappingNode) -> Iterator[tuple[str, Any, str]]:
+    """Of a mapping and of those in its lists. Raises UsageError for a key that stands twice in one."""
+    import yaml
+
     names = [str(key.value) for key, _ in tree.value]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"{path} sets {twice} twice; leave one of the two lines out")
     read = {str(key): value for key, value in values.items()}
-    words: list[tuple[str, Any, str]] = []
     for key, node in ((str(key.value), node) for key, node in tree.value if str(key.value) in read):
         pairs: Iterable[tuple[Any, yaml.Node]] = [(read[key], node)]
         if isinstance(node, yaml.SequenceNode):
             pairs = zip(read[key], node.value, strict=True)
-        words += [(key, value, one.value) for value, one in pairs if isinstance(one, yaml.ScalarNode)]
-    return read, words
+        for value, one in pairs:
+            if isinstance(one, yaml.ScalarNode):
+                yield key, value, one.value
+            elif isinstance(one, yaml.MappingNode) and isinstance(node, yaml.SequenceNode):
+                yield from _words(path, value, one)
 
 
 def _refuse_unknown(path: Path, values: Mapping[str, Any]) -> None:
-    allowed = [name for name in (*_options(), "expect") if name != _SECRET]
+    allowed = [name for name in (*_options(), "expect", "models", "residency") if name != _SECRET]
     for key in values:
         if key == _SECRET:
             raise UsageError(
@@ -239,7 +291,7 @@ def _check_text(path: Path, key: str, value: Any, word: str) -> None:
     )
 
 
-def _converted(path: Path, key: str, value: Any) -> Any:
+def _converted(path: Path | str, key: str, value: Any) -> Any:
     """The value converted to the option's type; refuses YAML's `true` for a number and a string for a list."""
     option = _options()[key]
     is_flag = getattr(option, "is_flag", False)

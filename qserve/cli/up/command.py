@@ -8,13 +8,14 @@ import sys
 import tempfile
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from qserve.cli.options.command import Command
-from qserve.cli.options.deployment import config_option
+from qserve.cli.options.deployment import config_option, many_models
 from qserve.cli.options.load import load_options
 from qserve.cli.options.planning import plan_options
 from qserve.cli.reward.options import reward_options
@@ -56,7 +57,7 @@ def command(**values: Any) -> None:
         import uvloop
 
         from qserve.cli.options.knowledge import knowledge_of
-        from qserve.cli.up.plans import planned_hosts, planned_nodes
+        from qserve.cli.up.plans import planned_hosts, planned_nodes, planned_residents
         from qserve.cli.up.settings import ServerFlags
         from qserve.service.machine import Machine
         from qserve.service.request import ServiceRequest
@@ -74,8 +75,9 @@ def command(**values: Any) -> None:
         tempfile.TemporaryDirectory(prefix="qserve-config-") as configs,
         joined_cluster(values) as cluster,
     ):
+        many = many_models(values)
         request = ServiceRequest.from_flags(values)
-        if request.model is None and request.reward is None:
+        if many is None and request.model is None and request.reward is None:
             raise UsageError(
                 "no model is named; write it after the command, qserve up Qwen/Qwen3-8B, or name a reward model with "
                 "--reward"
@@ -85,6 +87,12 @@ def command(**values: Any) -> None:
         options = server.options(gateway, processes, hardware, run_folder, values)
         if options.taking is not None:  # its workers run, by its plans
             sys.exit(uvloop.run(serve((), options, screen)))
+        if many is not None:
+            with screen.working("planning"):
+                knowledge = knowledge_of(values, machine)
+                deployments, turns = planned_residents(many, machine, knowledge, Path(configs), screen)
+            waits = replace(options.gateway, load_wait_s=turns.wait_s)
+            sys.exit(uvloop.run(serve(deployments, replace(options, residency=turns, gateway=waits), screen)))
         with screen.working("planning"):
             if cluster is None:
                 deployments = planned_hosts(request, machine, knowledge_of(values, machine), Path(configs), screen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +13,18 @@ from qserve.cli.options.deployment import deployment_of
 from qserve.cli.up.checks import check_reads
 from qserve.cli.up.cluster import Cluster
 from qserve.cli.up.hosting import hosted_models
+from qserve.errors import UsageError
 from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine
 from qserve.service.plan import plan_service
 from qserve.service.request import ServiceRequest
+from qserve.service.residents import ResidentsRequest, plan_residents
 from qserve.supervisor import ModelDeployment
+from qserve.supervisor.deployment import OnDemand
+from qserve.supervisor.residency.residency import Turns
 from qserve.supervisor.screen import Screen
 
-__all__ = ["planned_hosts", "planned_nodes"]
+__all__ = ["planned_hosts", "planned_nodes", "planned_residents"]
 
 
 def planned_hosts(
@@ -30,6 +36,41 @@ def planned_hosts(
     """
     deployments = hosted_models(plan_service(request, machine, knowledge, configs), configs, screen)
     return _checked(deployments, screen)
+
+
+def planned_residents(
+    request: ResidentsRequest, machine: Machine, knowledge: Knowledge, configs: Path, screen: Screen
+) -> tuple[list[ModelDeployment], Turns]:
+    """The models of a file's `models:`, each on this machine by itself, and how they take turns. Raises as
+    `planned_hosts` does, and UsageError for two models of one name.
+    """
+    planned = plan_residents(request, machine, knowledge, configs)
+    planned.check_fits()
+    cards = machine.hardware.devices
+    deployments: list[ModelDeployment] = []
+    for one in planned.models:
+        (hosted,) = hosted_models(one.service, configs / one.group, screen)
+        check_reads(hosted, screen)
+        deployments.append(
+            replace(
+                hosted,
+                group=one.group,
+                cards=tuple(cards[place] for place in one.places),
+                on_demand=OnDemand(one.footprint, one.keeping),
+            )
+        )
+    _refuse_same_names(deployments)
+    return deployments, Turns(planned.budget, planned.rules, planned.wait_s)
+
+
+def _refuse_same_names(deployments: Sequence[ModelDeployment]) -> None:
+    counted = Counter(name for one in deployments for name in one.names)
+    twice = next((name for name, count in counted.items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"two models of the service are called {twice!r} in requests; give one of them another served_model_name "
+            "(of a reward model served_reward_name)"
+        )
 
 
 def planned_nodes(request: ServiceRequest, cluster: Cluster, configs: Path, screen: Screen) -> list[ModelDeployment]:

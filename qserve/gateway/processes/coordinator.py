@@ -34,6 +34,7 @@ from qserve.gateway.processes.signed_sessions import MOST_ENDED
 from qserve.gateway.processes.statuses import document_of
 from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.residency import ResidencyControl, nothing_on_demand
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.machine_memory import MachineMemory
@@ -57,7 +58,7 @@ class Service:
         restart, host: as `build_gateway` has them.
         keep: stores a finished request, as the values of a `RequestRow`.
         runs: the store that is shown.
-        files, file_bounds, machine: as `build_gateway` has them.
+        files, file_bounds, machine, residency: as `build_gateway` has them.
     """
 
     restart: Restart
@@ -67,6 +68,7 @@ class Service:
     files: Path | None = None
     file_bounds: FileBounds = field(default_factory=FileBounds)
     machine: MachineMemory | None = None
+    residency: ResidencyControl | None = None
 
 
 class Coordinator:
@@ -175,6 +177,7 @@ class Coordinator:
             "file_bounds": asdict(self._service.file_bounds),
             "session_secret": self._session_secret,
             "salt_secret": self._salt_secret,
+            "is_on_demand": self._service.residency is not None,
             "ended_sessions": list(self._ended_sessions),
             "wrong_keys": self._throttle.counts(),
             "started_unix_s": self._started_unix_s,
@@ -236,10 +239,12 @@ class Coordinator:
     def _asks(self, member: Member) -> dict[str, Callable[..., Awaitable[Any]]]:
         return {
             "died": self._died,
+            "introduced": self._introduced,
             "response": member.runs.answer,
             "spend": member.spending.begin,
             "usage": member.spending.document,
             "restart": self._restart,
+            "residency": self._residency,
             "host": self._service.host,
             "metrics": self._metrics,
             "memory": self._memory,
@@ -260,8 +265,16 @@ class Coordinator:
     async def _died(self, group: str, digest: int, life: list[Any]) -> bool:
         return self._groups[group].poison.died(digest, tuple(life))
 
+    async def _introduced(self, group: str) -> None:
+        await self._groups[group].introduced()
+
     async def _restart(self) -> Sequence[str] | None:
         return await begun(self._service.restart)
+
+    async def _residency(self, action: str, name: str) -> Any:
+        if self._service.residency is None:
+            raise nothing_on_demand()
+        return await self._service.residency(action, name)
 
     async def _memory(self, name: str) -> Any:
         measure = self._status(name).memory

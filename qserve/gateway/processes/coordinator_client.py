@@ -97,6 +97,7 @@ class CoordinatorClient:
                 None if settings["files"] is None else Path(settings["files"]),
                 FileBounds(**settings["file_bounds"]),
                 shared,
+                residency=partial(self._channel.request, "residency") if settings["is_on_demand"] else None,
             )
         )
         early, self._early = self._early or [], None

@@ -12,12 +12,15 @@ from qserve.gateway.relay.replica_set import routed
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.router import RequestTokens
+from qserve.worker.base import WorkerFacts
 
 __all__ = ["RemoteReplicas"]
 
+_LOOK_S = 0.02
+
 
 class RemoteReplicas(Replicas):
-    """Workers of one role. Blocks and digests are hashed here: all processes have the same PYTHONHASHSEED."""
+    """Workers of one group. Blocks and digests are hashed here: all processes have the same PYTHONHASHSEED."""
 
     def __init__(self, upstreams: Sequence[Upstream], channel: Channel) -> None:
         self._channel = channel
@@ -52,6 +55,12 @@ class RemoteReplicas(Replicas):
 
     def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _RemoteSlot:
         return _RemoteSlot(self, self._channel, request, without, background)
+
+    async def introduced(self) -> WorkerFacts:
+        await self._channel.request("introduced", self.group)
+        while (facts := self.facts).request_fields is None:  # until the coordinator has pushed them
+            await asyncio.sleep(_LOOK_S)
+        return facts
 
     async def died(self, request: RoutedRequest, death: Life) -> bool:
         return bool(await self._channel.request("died", self.group, request.digest, death))

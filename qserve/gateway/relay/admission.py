@@ -25,7 +25,7 @@ _MOST_WIDE = 2
 
 
 class Requeued(Exception):
-    """The waiting request has got a slot at another worker, `to`."""
+    """The waiting request has got a slot at another worker, or has to wait for this one to be loaded, `to`."""
 
     def __init__(self, to: Any) -> None:
         super().__init__()
@@ -166,6 +166,13 @@ class Admission:
         for ticket in queue:
             if not ticket.granted.done():
                 ticket.granted.set_exception(replace(error))
+
+    def requeue(self, to: Any) -> None:
+        """Ends all waits with `Requeued`: the worker leaves, and the requests wait elsewhere, in their order."""
+        queue, self._queue = self._queue, []
+        for ticket in queue:
+            if not ticket.granted.done():
+                ticket.granted.set_exception(Requeued(to))
 
     def free_in_background(self, client: str) -> int:
         """Slots that background requests of this client would get at once, or next before those of others."""

@@ -30,6 +30,7 @@ class Call(NamedTuple):
         deadline: when the answer is to be complete, if the client said so.
         is_portion: one sequence of a request that has many: it leaves the last slot to requests that have one.
         is_urgent: its key goes before others (`gateway/keys/`).
+        opens_early: a stream, of a model that may have to be loaded: it begins with comments until then.
     """
 
     method: str
@@ -45,3 +46,4 @@ class Call(NamedTuple):
     deadline: Deadline | None = None
     is_urgent: bool = False
     is_portion: bool = False
+    opens_early: bool = False

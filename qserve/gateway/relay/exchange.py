@@ -24,7 +24,7 @@ from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.deadline import answered_in_time
 from qserve.gateway.relay.events import EventCutter
 from qserve.gateway.relay.journal import OtherAnswer, StreamJournal
-from qserve.gateway.relay.keep_alive import KeepAlive
+from qserve.gateway.relay.keep_alive import LOADED, KeepAlive
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.stream_counts import StreamCounts
 from qserve.gateway.relay.upstream import Upstream
@@ -66,7 +66,7 @@ class Exchange:
         self._journal = journal
         self._resume_wait_s = resume_wait_s
         self._counts: StreamCounts | None = None
-        self._streaming = False
+        self._streaming = self._is_open = False
         self._is_awaiting = False
         self._queued_s = 0.0
         self._upstream: Upstream | None = None
@@ -135,7 +135,7 @@ class Exchange:
         try:
             async with (
                 CancelScope(receive, None, self._stall_timeout_s) as self._end,
-                KeepAlive(send if self._streaming else None) as self._waits,
+                self._comments(send) as self._waits,
             ):
                 await attempts.until_ready()
                 async with self._replicas.slot(routed, attempts.tried, background=background) as self._slot:
@@ -148,6 +148,22 @@ class Exchange:
         if self._call.num_sequences and not record.error_code:
             record.e2e_s = time.perf_counter() - record.started_s
 
+    def _comments(self, send: Send) -> KeepAlive:
+        """On a stream that waits: one that has begun, or one that begins with them."""
+        if self._streaming or not self._call.opens_early:
+            return KeepAlive(send if self._streaming else None)
+        return KeepAlive(partial(self._open_and_send, send), LOADED)
+
+    async def _open_and_send(self, send: Send, message: Message) -> None:
+        await self._open(send, _EVENT_STREAM)
+        await send(message)
+
+    async def _open(self, send: Send, content_type: bytes) -> None:
+        """Sends the status line, once."""
+        if not self._is_open:
+            self._is_open = True
+            await send(start_of_stream(content_type))
+
     def _begin_to_wait(self) -> None:
         if self._call.num_sequences:
             self._record.phase = "queued"
@@ -159,6 +175,8 @@ class Exchange:
         self._life, self._client = upstream.life, upstream.client
         record.worker = upstream.name
         self._end.watch(upstream.down)
+        if not self._streaming:
+            self._waits.end()
         if self._call.num_sequences and not self._streaming:
             now_s = time.perf_counter()
             record.queue_wait_s, record.admitted_s = now_s - self._queued_s, now_s - record.started_s
@@ -166,7 +184,7 @@ class Exchange:
         self.on_slot()
 
     async def _fail(self, error: ApiError, send: Send) -> None:
-        if not self._streaming:
+        if not self._is_open:
             raise error
         self._record.error_code = error.code
         await send({"type": "http.response.body", "body": error.event(self._call.dialect)})
@@ -244,6 +262,8 @@ class Exchange:
             raise ApiError(502, f"the worker answered {status} with {kind}", "worker_error")
         if status >= 400:
             self._refuse_in_our_words(status, body, reply)
+            if self._is_open:
+                raise ApiError.from_body(status, body)
             self._record.error_code = f"worker_{status}"
         else:
             self._metrics.count_usage(self._record, body)
@@ -323,7 +343,7 @@ class Exchange:
         if self._journal is not None:
             self._journal.keep(self._body.data)
         self._body.drop()
-        await send(start_of_stream(reply.headers[b"content-type"]))
+        await self._open(send, reply.headers[b"content-type"])
         self._streaming = True
         self._record.phase = "streaming"
 

@@ -1,4 +1,7 @@
-"""Comments on a stream that waits, so that neither its client nor a proxy takes it for dead."""
+"""Comments on a stream that waits, so that neither its client nor a proxy takes it for dead.
+
+It waits for another worker to continue it, or, before it has begun, for its model to be loaded.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,24 @@ from typing import Self
 
 from starlette.types import Send
 
-__all__ = ["KeepAlive"]
+__all__ = ["CONTINUED", "LOADED", "KeepAlive"]
 
-_EVERY_S, _COMMENT = 5.0, b": another worker continues this answer\n\n"
+_EVERY_S = 5.0
+CONTINUED = b": another worker continues this answer\n\n"
+LOADED = b": the model is being loaded\n\n"
 
 
 class KeepAlive:
     """`async with KeepAlive(send)` sends one now and then, until `end`; `send` None: none."""
 
-    def __init__(self, send: Send | None) -> None:
+    def __init__(self, send: Send | None, comment: bytes = CONTINUED) -> None:
         self._send = send
+        self._comment = comment
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._send is not None:
-            self._task = asyncio.create_task(_comment(self._send))
+            self._task = asyncio.create_task(_send_comments(self._send, self._comment))
         return self
 
     async def __aexit__(
@@ -36,7 +42,7 @@ class KeepAlive:
         return task is not None and task.cancel()
 
 
-async def _comment(send: Send) -> None:
+async def _send_comments(send: Send, comment: bytes) -> None:
     while True:
         await asyncio.sleep(_EVERY_S)
-        await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+        await send({"type": "http.response.body", "body": comment, "more_body": True})

@@ -111,6 +111,7 @@ class RelayedEndpoints:
                     rewrite=served.route.rewrite,
                     deadline=Deadline.of(scope[RECORD], checked.num_sequences),
                     is_urgent=entry is not None and entry.priority == "high",
+                    opens_early=route.streams and _may_wait(served.replicas) and _is_stream(body.data),
                 )
                 async with self._spending(entry, scope, call, len(body.data)):
                     if (portions := self._portions(facts, call, body.data)) is None:
@@ -155,24 +156,28 @@ class RelayedEndpoints:
         """Who serves the request, and the checked request. Large bodies are checked in another process."""
         if len(body) <= LARGE_BYTES:
             model = read_object(body).get("model") if self._is_told_by_model(route) else None
-            served = self._addressed(route, model)
+            served = await self._addressed(route, model)
             return served, served.route.reader.read(body, route.path, served.facts)
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
 
     async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Served, CheckedRequest]:
         model = await large.model() if self._is_told_by_model(route) else None
-        served = self._addressed(route, model)
+        served = await self._addressed(route, model)
         return served, await large.read(route, served.facts)
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
         """Whether the body's `model` decides between several workers."""
         return route.names_model and len(self._groups) > 1
 
-    def _addressed(self, route: RelayedRoute, model: Any) -> Served:
+    async def _addressed(self, route: RelayedRoute, model: Any) -> Served:
         served = serving(self._groups, route, model if isinstance(model, str) else None)
-        if served.facts.role == "reward" or wire_named(served.facts.wire).reports_fields:
-            served.replicas.check_ready(served.facts)
+        facts, reports_fields = served.facts, wire_named(served.facts.wire).reports_fields
+        if facts.role == "reward" or reports_fields:
+            served.replicas.check_ready(facts)
+        if facts.loads_on_demand and reports_fields and facts.request_fields is None:
+            await served.replicas.introduced()
+            served = serving(self._groups, route, model if isinstance(model, str) else None)
         return served
 
     def _exchange(self, served: Served, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
@@ -201,3 +206,12 @@ class RelayedEndpoints:
         record.model = model_names(facts, model)[0]
         record.worker = facts.name
         return record
+
+
+def _may_wait(replicas: Replicas) -> bool:
+    """Whether a request may have to wait for its model to be loaded."""
+    return replicas.facts.loads_on_demand and not replicas.is_ready
+
+
+def _is_stream(body: bytes) -> bool:
+    return read_object(body).get("stream") is True

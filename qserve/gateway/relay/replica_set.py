@@ -21,7 +21,7 @@ from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import prefix_blocks
 from qserve.gateway.routing.router import RequestTokens, Router
 from qserve.wire.errors import ApiError
-from qserve.worker.base import WorkerState
+from qserve.worker.base import WorkerFacts, WorkerState
 
 __all__ = ["ReplicaSet", "by_group", "replica_sets", "routed"]
 
@@ -81,6 +81,18 @@ class ReplicaSet(Replicas):
 
     def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _LocalSlot:
         return _LocalSlot(self, request, without, background)
+
+    async def introduced(self) -> WorkerFacts:
+        (upstream,) = self.upstreams
+        upstream.load.num_wanting += 1
+        try:
+            while upstream.status.facts.request_fields is None:
+                await upstream.until_loaded()
+                upstream.check_ready()
+                await asyncio.sleep(0)
+        finally:
+            upstream.load.num_wanting -= 1
+        return upstream.status.facts
 
     def _was_outside(self, death: Life) -> bool:
         name, num_restarts = death
@@ -248,14 +260,16 @@ class _LocalSlot:
     async def _enter(self) -> None:
         """Waits in the queue of `upstream`, if there is one."""
         upstream, num_sequences = self.upstream, self._request.num_sequences
-        if not upstream.is_ready:
+        if not upstream.is_ready and not upstream.status.is_awaited:
             upstream.check_ready()
-        if num_sequences:
+        if not num_sequences:
+            await self._until_loaded()
+        else:
             is_wide = self._request.is_portion or (num_sequences > 1 and self._replicas.role == "chat")
             requester = Requester(self._request.client, self._background, is_wide, self._request.is_urgent)
             num_waiting_elsewhere = self._replicas.num_waiting_elsewhere(upstream)
             deadline, num_tokens = self._request.deadline, self._left
-            entering = partial(upstream.admission.enter, num_sequences, requester, num_waiting_elsewhere, num_tokens)
+            entering = partial(self._admitted, requester, num_waiting_elsewhere, num_tokens)
             if deadline is None:
                 self._places = await entering()
             else:
@@ -265,8 +279,21 @@ class _LocalSlot:
             if not upstream.is_ready:  # since the queue was left
                 upstream.admission.leave(self._places)
                 self._places = None
+                if upstream.status.is_awaited:
+                    raise Requeued(upstream)
                 upstream.check_ready()
         upstream.load.num_requests += 1
+
+    async def _admitted(self, requester: Requester, num_waiting_elsewhere: int, num_tokens: int) -> Places:
+        """Its places, once the model is in memory."""
+        await self._until_loaded(num_waiting_elsewhere)
+        num_sequences = self._request.num_sequences
+        return await self.upstream.admission.enter(num_sequences, requester, num_waiting_elsewhere, num_tokens)
+
+    async def _until_loaded(self, num_waiting_elsewhere: int = 0) -> None:
+        if self.upstream.status.is_awaited:
+            await self.upstream.until_loaded(num_waiting_elsewhere)
+            self.upstream.check_ready()
 
     def _expected(self, requester: Requester, num_of_all: int) -> Expected:
         """What the request will take from now on. `num_of_all`: sequences of the whole, of which this may be a part."""

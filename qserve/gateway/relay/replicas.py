@@ -105,7 +105,7 @@ class Replicas:
 
     def may_have_ready(self) -> bool:
         """Whether one runs or is about to: not while the service stops, nor behind the last restart."""
-        return any(one.status.state in _RUN_OR_WILL for one in self.upstreams)
+        return any(one.status.state in _RUN_OR_WILL or one.status.is_awaited for one in self.upstreams)
 
     @property
     def num_free_in_background(self) -> int:
@@ -118,6 +118,8 @@ class Replicas:
 
     def check_ready(self, facts: WorkerFacts) -> None:
         """503 with the worker's state unless a replica takes requests, or is about to and its requests are known."""
+        if facts.loads_on_demand and self.upstreams[0].status.is_awaited:
+            return
         if not self.is_ready and not (self._is_coming(()) and facts.request_fields is not None):
             self.upstreams[0].check_ready()
 
@@ -138,6 +140,13 @@ class Replicas:
 
     def slot(self, request: RoutedRequest, without: Collection[Life], *, background: bool) -> Slot:
         """A slot at a replica, `without` those that failed this request and were not restarted since."""
+        raise NotImplementedError
+
+    async def introduced(self) -> WorkerFacts:
+        """The facts, with what only the engine knows: of a model that was never loaded it is awaited.
+
+        Raises ApiError where it can't be loaded.
+        """
         raise NotImplementedError
 
     async def died(self, request: RoutedRequest, death: Life) -> bool:

@@ -25,6 +25,7 @@ Life = tuple[str, int]
 
 
 _SCRAPE_TIMEOUT_S = 2.0
+_LOOK_S = 0.05
 # Memory comes back as answers end; a client that waits less is refused again.
 _RETRY_REFUSED_S = 10
 # A measurement trims the heap and reads page tables: too costly for each scraper.
@@ -33,6 +34,7 @@ _RETRY_AFTER_S = {
     WorkerState.STARTING: 5,
     WorkerState.RESTARTING: 5,
     WorkerState.IDLE: 5,
+    WorkerState.UNLOADING: 10,
     WorkerState.DRAINING: 10,
     WorkerState.FAILED: 60,
 }
@@ -48,6 +50,9 @@ class Upstream:
         facts = status.facts
         self.admission = Admission(facts.max_num_seqs, settings.max_queue, shares_places=facts.shares_places)
         self.pace = Pace()
+        self._load_wait_s = settings.load_wait_s
+        self._num_awaiting_load = 0
+        self._is_loaded: asyncio.Event | None = None  # while requests wait for that
         self._connect_timeout_s = settings.connect_timeout_s
         self._connected = facts
         self._client = self._client_of(facts)
@@ -95,7 +100,38 @@ class Upstream:
 
     @property
     def num_waiting(self) -> int:
-        return self.admission.num_waiting
+        return self.admission.num_waiting + self._num_awaiting_load
+
+    async def until_loaded(self, num_waiting_elsewhere: int = 0) -> None:
+        """Waits while the model is not in memory, if it is loaded on demand; in order of arrival.
+
+        429 if too many wait, 503 after `load_wait_s`. Once it failed to load, `check_ready` says so.
+        """
+        if not self.status.is_awaited:
+            return
+        self.admission.check_queue(self._num_awaiting_load + num_waiting_elsewhere)
+        self._num_awaiting_load += 1
+        try:
+            async with asyncio.timeout(self._load_wait_s):
+                while self.status.is_awaited:
+                    await self._loaded_event().wait()
+        except TimeoutError:
+            message = f"the model {self.status.facts.models[0]!r} was not loaded within {self._load_wait_s:g} s"
+            raise ApiError(503, f"{message}: {self.status.detail}", "model_not_loaded", retry_after_s=30) from None
+        finally:
+            self._num_awaiting_load -= 1
+
+    def _loaded_event(self) -> asyncio.Event:
+        """Set once the model is no longer awaited; one task looks for all requests."""
+        if self._is_loaded is None or self._is_loaded.is_set():
+            self._is_loaded = asyncio.Event()
+            self._looking = asyncio.create_task(self._set_when_loaded(self._is_loaded))
+        return self._is_loaded
+
+    async def _set_when_loaded(self, event: asyncio.Event) -> None:
+        while self.status.is_awaited and self._num_awaiting_load:
+            await asyncio.sleep(_LOOK_S)
+        event.set()
 
     def check_ready(self) -> None:
         """503 unless it takes requests: with the worker's state, or why it refuses them."""
@@ -120,13 +156,22 @@ class Upstream:
         self.admission.num_slots = self.status.facts.max_num_seqs
         if self.is_ready:
             return
+        if self.status.is_awaited:
+            self.admission.requeue(self)
+            if self.status.state is not WorkerState.UNLOADING:  # it finishes its requests
+                self._give_up()
+            return
         try:
             self.check_ready()
         except ApiError as error:
             self.admission.turn_away(error)
         if self.status.state not in (WorkerState.READY, WorkerState.DRAINING):
-            self.down.set()
-            self.down = Down()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """The running process: nothing comes from it any more."""
+        self.down.set()
+        self.down = Down()
 
     async def memory(self) -> Mapping[str, Any]:
         """Current memory of the worker, measured by itself or its supervisor. Raises ApiError if that fails."""

@@ -1,4 +1,4 @@
-"""The router of one role: outstanding tokens and known prefixes of each replica, and the choice of the next.
+"""The router of one model: outstanding tokens and known prefixes of each replica, and the choice of the next.
 
 What a request costs in tokens is estimated before it is tokenized.
 """

@@ -24,11 +24,11 @@ class Health(BaseModel):
 
 
 class WorkerStatus(BaseModel):
-    """A worker as the supervisor sees it; replicas of one role serve the same model."""
+    """A worker as the supervisor sees it; replicas of one group serve the same model."""
 
     name: str
     role: Literal["chat", "reward"]
-    state: Literal["starting", "ready", "restarting", "draining", "idle", "failed"]
+    state: Literal["starting", "ready", "restarting", "draining", "unloading", "idle", "failed"]
     detail: str
     models: list[str]
 
@@ -63,11 +63,45 @@ class ModelCard(BaseModel):
     parent: str | None = None
     max_model_len: int
     kind: Literal["chat", "reward"]
+    state: str
+    planned_bytes: int | None
 
 
 class ModelList(BaseModel):
     object: Literal["list"]
     data: list[ModelCard]
+
+
+class ResidentModel(BaseModel):
+    """A model and whether it is in memory.
+
+    Of one that is always there `is_pinned` is true, and what is told of turns is missing. `idle_s`, `waiting_s` and
+    `load_s` are null where there is nothing to tell.
+    """
+
+    name: str
+    models: list[str]
+    role: Literal["chat", "reward"]
+    engine: str
+    state: Literal["starting", "ready", "restarting", "draining", "unloading", "idle", "failed"]
+    detail: str
+    is_pinned: bool
+    num_requests: int
+    ttl_s: float | None = None
+    priority: float | None = None
+    planned_bytes: int | None = None
+    idle_s: float | None = None
+    waiting_s: float | None = None
+    load_s: float | None = None
+    num_loads: int | None = None
+    served_s: float | None = None
+
+
+class ResidentModels(BaseModel):
+    """All models of the service."""
+
+    object: Literal["list"]
+    data: list[ResidentModel]
 
 
 class ErrorDetail(BaseModel):

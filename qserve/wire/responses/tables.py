@@ -14,7 +14,16 @@ from qserve.wire.responses.generations import (
     TokenizerFiles,
 )
 from qserve.wire.responses.reports import MemoryList, ReportList
-from qserve.wire.responses.service import Health, ModelCard, ModelList, Ready, Restarting, Version
+from qserve.wire.responses.service import (
+    Health,
+    ModelCard,
+    ModelList,
+    Ready,
+    ResidentModel,
+    ResidentModels,
+    Restarting,
+    Version,
+)
 
 __all__ = ["OF_METHOD", "OF_ROUTE"]
 
@@ -37,6 +46,8 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/v1/qserve/restart": Restarting,
     "/v1/models": ModelList,
     "/v1/models/{model}": ModelCard,
+    "/v1/qserve/models": ResidentModels,
+    **{f"/v1/qserve/models/{{model}}/{one}": ResidentModel for one in ("load", "unload", "pin", "unpin")},
     "/v1/qserve/memory": MemoryList,
     "/v1/qserve/report": ReportList,
     "/v1/qserve/tokenizer/{model}": TokenizerFiles,
