@@ -28,6 +28,8 @@ _SECTIONS = {
         "run": "Start a model and chat with it in the terminal.",
         "chat": "Chat in the terminal with a service that runs.",
         "ui": "Open the web UI for a service that runs.",
+        "ps": "Models of a service that runs: in memory, loading, waiting.",
+        "stop": "Take a model of a service that runs out of memory.",
         "keys": "API keys with names: models, limits, priority, use.",
         "batch": "Answer a file of requests in the background.",
         "deploy": "Write files for compose, systemd, Kubernetes or KubeRay.",
@@ -56,7 +58,7 @@ _SECTIONS = {
 COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
-_FILES = ("completion", "deploy", "env", "keys", "merge", "models", "pull", "ui")
+_FILES = ("completion", "deploy", "env", "keys", "merge", "models", "ps", "pull", "stop", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 

@@ -295,6 +295,7 @@ async def _live(
             url,
             shown,
             await host.documents(),
+            [worker.status.facts for worker in workers if worker not in running],
             has_key=has_key,
             has_ui=has_ui,
             logs=options.run_folder,

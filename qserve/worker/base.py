@@ -23,7 +23,7 @@ from qserve.wire.engine_fields import EngineFields, fields_of
 from qserve.wire.prompt_size import ContextLimits
 from qserve.worker.address import TcpAddress, UnixAddress
 
-__all__ = ["TcpAddress", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerState", "WorkerStatus"]
+__all__ = ["TcpAddress", "TurnCounts", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerState", "WorkerStatus"]
 
 
 class WorkerState(enum.StrEnum):
@@ -153,6 +153,18 @@ class WorkerLoad:
 
 
 @dataclass(slots=True)
+class TurnCounts:
+    """Of a model that takes turns in memory: how often it was loaded, how long the last load took, how long it was
+    there with requests, and how long requests waited for it until they had it, in seconds.
+    """
+
+    num_loads: int = 0
+    load_s: float = 0.0
+    served_s: float = 0.0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
 class WorkerStatus:
     """How a worker is: one per worker, written by the supervisor and read by the gateway.
 
@@ -166,6 +178,7 @@ class WorkerStatus:
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
         latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
         load: what the gateway writes back.
+        turns: of a model that is loaded on demand; None: it is always there, or another process counts.
     """
 
     facts: WorkerFacts
@@ -178,6 +191,7 @@ class WorkerStatus:
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     load: WorkerLoad = field(default_factory=WorkerLoad, repr=False)
+    turns: TurnCounts | None = None
 
     @property
     def is_awaited(self) -> bool:

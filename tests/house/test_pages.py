@@ -65,7 +65,17 @@ def test_there_are_calls_to_check():
     assert len(CALLS) >= 4
 
 
+@pytest.fixture
+def quoted_files(tmp_path, monkeypatch):
+    """In the folder of the call, the files that pages quote whole: YAML whose first line is `# NAME.yaml`."""
+    for page in (ROOT / "docs").glob("*.md"):
+        for name, text in re.findall(r"```yaml\n# (\S+\.yaml)\n(.*?)```", page.read_text(), re.DOTALL):
+            (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.usefixtures("quoted_files")
 def test_every_quoted_call_parses(call):
     arguments = shlex.split(call)[1:]
     command, context = cli, click.Context(cli, info_name="qserve")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import tempfile
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qserve.cli.options.command import CommandGroup, model_options, needed_model, reward_revision_option
-from qserve.cli.options.deployment import config_option, deployment_of
+from qserve.cli.options.deployment import config_option, deployment_of, many_models
 from qserve.cli.options.knowledge import knowledge_of, measurements_option
 from qserve.cli.options.load import load_options, price_options
 from qserve.cli.options.planning import plan_options
@@ -26,6 +28,9 @@ from qserve.service.next_command import command_of
 from qserve.service.plan import ServicePlan, plan_service, rank_cards
 from qserve.service.replicas import AUTO
 from qserve.service.request import ServiceRequest
+
+if TYPE_CHECKING:
+    from qserve.service.residents import ResidentsRequest
 
 __all__ = ["command"]
 
@@ -77,6 +82,9 @@ def command(ctx: click.Context, /, gpu: str | None, as_json: bool, explain: bool
     """
     if ctx.invoked_subcommand is not None:
         return
+    if (many := many_models(values)) is not None:
+        _print_many(many, Machine.named(gpu), values, as_json)
+        return
     if values["reward"] is None:
         needed_model(values["model"], "qserve plan Qwen/Qwen3-8B")
     check_roles(values)
@@ -99,6 +107,22 @@ def command(ctx: click.Context, /, gpu: str | None, as_json: bool, explain: bool
         show_service(plans, service.where, explain=explain, monthly=monthly)
     if not service.fits:
         sys.exit(_DOES_NOT_FIT)
+
+
+def _print_many(many: ResidentsRequest, machine: Machine, values: dict[str, Any], as_json: bool) -> None:
+    """The models of a file's `models:`. Exit status 3 where one can never be loaded."""
+    from qserve.service.residents import plan_residents
+    from qserve.terminal.residents import show_residents
+
+    with tempfile.TemporaryDirectory(prefix="qserve-plan-") as folder:
+        plan = plan_residents(many, machine, knowledge_of(values, machine), Path(folder))
+    if as_json:
+        click.echo(json.dumps(plan.to_json(), indent=2, ensure_ascii=False))
+    else:
+        deployment = deployment_of(click.get_current_context())
+        assert deployment is not None, "it lists them"
+        show_residents(plan, deployment.name)
+    plan.check_fits()
 
 
 def _with_formats(service: ServicePlan) -> ServicePlan:

@@ -111,7 +111,7 @@ class RelayedEndpoints:
                     rewrite=served.route.rewrite,
                     deadline=Deadline.of(scope[RECORD], checked.num_sequences),
                     is_urgent=entry is not None and entry.priority == "high",
-                    opens_early=route.streams and _may_wait(served.replicas) and _is_stream(body.data),
+                    opens_early=route.streams and facts.loads_on_demand and _opens_early(served.replicas, body.data),
                 )
                 async with self._spending(entry, scope, call, len(body.data)):
                     if (portions := self._portions(facts, call, body.data)) is None:
@@ -208,10 +208,6 @@ class RelayedEndpoints:
         return record
 
 
-def _may_wait(replicas: Replicas) -> bool:
-    """Whether a request may have to wait for its model to be loaded."""
-    return replicas.facts.loads_on_demand and not replicas.is_ready
-
-
-def _is_stream(body: bytes) -> bool:
-    return read_object(body).get("stream") is True
+def _opens_early(replicas: Replicas, body: bytes) -> bool:
+    """Whether it is a stream that has to wait for its model to be loaded."""
+    return not replicas.is_ready and read_object(body).get("stream") is True

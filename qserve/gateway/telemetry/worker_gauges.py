@@ -47,6 +47,13 @@ _READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
 }
 
 
+_TURNS = {
+    "model_loads": ("Times that the model was loaded into memory", "num_loads"),
+    "model_served_seconds": ("Time that the model was in memory with requests", "served_s"),
+    "model_waited_seconds": ("Time that requests waited for the model to be loaded, one wait a load", "waited_s"),
+}
+
+
 class WorkerGauges(Collector):
     """A Prometheus collector that reads the workers at scrape time."""
 
@@ -76,7 +83,17 @@ class WorkerGauges(Collector):
         for worker in self._workers:
             matched.add_metric([worker.name], worker.status.load.num_matched_tokens)
         yield matched
+        yield from self._turns()
         yield from self._memory()
+
+    def _turns(self) -> Iterator[Metric]:
+        """Of models that are loaded on demand; no rows for others."""
+        for name, (text, field) in _TURNS.items():
+            family = CounterMetricFamily(f"qserve_gateway_{name}", text, labels=["worker"])
+            for worker in self._workers:
+                if worker.status.turns is not None:
+                    family.add_metric([worker.name], getattr(worker.status.turns, field))
+            yield family
 
     def _memory(self) -> Iterator[Metric]:
         planned = (row for worker in self._workers for row in _planned(worker))

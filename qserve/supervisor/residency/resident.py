@@ -9,7 +9,7 @@ from qserve.planner.residency.footprint import Footprint
 from qserve.planner.residency.schedule import ModelView
 from qserve.service.residents import Keeping
 from qserve.supervisor.residency.worker import OnDemandWorker
-from qserve.worker.base import WorkerState
+from qserve.worker.base import TurnCounts, WorkerState
 
 __all__ = ["Resident"]
 
@@ -24,7 +24,6 @@ class Resident:
         ready_s: it was ready then.
         idle_s: its last request ended then.
         failed_s: its start failed then; None: it did not, or that is long ago.
-        served_s: how long it was in memory with requests, in all.
     """
 
     worker: OnDemandWorker
@@ -35,9 +34,10 @@ class Resident:
     ready_s: float = 0.0
     idle_s: float = 0.0
     failed_s: float | None = None
-    served_s: float = 0.0
-    num_loads: int = 0
     _seen_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.turns = self.worker.status.turns = TurnCounts()
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Resident:
         """Look at it, many times a second."""
         has_requests = self.has_requests
         if self.worker.is_loaded and has_requests:
-            self.served_s += now_s - self._seen_s
+            self.turns.served_s += now_s - self._seen_s
             self.idle_s = now_s
         if not self.worker.is_loaded and (has_requests or self.is_wanted):
             self.waiting_since_s = now_s if self.waiting_since_s is None else self.waiting_since_s
@@ -69,9 +69,11 @@ class Resident:
 
     def became_ready(self, now_s: float, load_s: float) -> None:
         """It was loaded, which took so long."""
+        self.turns.waited_s += 0.0 if self.waiting_since_s is None else now_s - self.waiting_since_s
+        self.turns.num_loads += 1
+        self.turns.load_s = load_s
         self.ready_s = self.idle_s = now_s
         self.is_wanted, self.failed_s, self.waiting_since_s = False, None, None
-        self.num_loads += 1
         self.footprint = replace(self.footprint, load_s=load_s)
 
     def failed(self, now_s: float) -> None:
@@ -112,6 +114,6 @@ class Resident:
             "idle_s": round(now_s - self.idle_s, 1) if self.worker.is_loaded and not self.has_requests else None,
             "waiting_s": None if waiting_s is None else round(waiting_s, 1),
             "load_s": self.footprint.load_s,
-            "num_loads": self.num_loads,
-            "served_s": round(self.served_s, 1),
+            "num_loads": self.turns.num_loads,
+            "served_s": round(self.turns.served_s, 1),
         }

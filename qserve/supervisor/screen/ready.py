@@ -16,6 +16,7 @@ from qserve.supervisor.screen.console import COMMAND, Row
 from qserve.supervisor.screen.details import TERMS, detail_rows, process_rows
 from qserve.supervisor.screen.worker import ReadyWorker
 from qserve.units import format_bytes, format_count, format_parameters, format_seconds
+from qserve.worker.base import WorkerFacts
 
 __all__ = ["check_rows", "ready_rows"]
 
@@ -27,13 +28,16 @@ def ready_rows(
     url: str,
     workers: Sequence[ReadyWorker],
     processes: Sequence[Mapping[str, Any]] = (),
+    on_demand: Sequence[WorkerFacts] = (),
     *,
     has_key: bool,
     logs: Path,
     has_ui: bool = False,
     is_verbose: bool = False,
 ) -> list[Row]:
-    """What `Screen.ready` shows. `processes`: those without a model, as `HostMemory.documents` has them."""
+    """What `Screen.ready` shows. `processes`: those without a model, as `HostMemory.documents` has them. `on_demand`:
+    models that are not in memory yet.
+    """
     rows = [("API", f"{url}/v1  ({'your key is needed' if has_key else 'no key; only for this machine'})")]
     if has_ui:
         rows.append(("UI", f"{url}/  (open it in a browser)"))
@@ -43,13 +47,16 @@ def ready_rows(
         rows += [("Warn", refused.warning) for refused in _refused_kernels(replicas)]
         if is_verbose:
             rows += [row for worker in replicas for row in detail_rows(worker)]
+    if on_demand:
+        rows.append(("Waiting", f"{', '.join(one.models[0] for one in on_demand)} · loaded on demand (qserve ps)"))
     if is_verbose:
         rows += process_rows(processes)
+    first = (workers[0].role, workers[0].names[0]) if workers else (on_demand[0].role, on_demand[0].models[0])
     return [
         *rows,
         ("Logs", str(logs)),
         ("More", f"qserve report --url {url}"),
-        (COMMAND, _example(url, workers[0], has_key)),
+        (COMMAND, _example(url, *first, has_key)),
         ("Stop", "Ctrl-C; running requests finish first"),
     ]
 
@@ -136,11 +143,11 @@ def _devices(plan: Plan) -> str:
     return " + ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
 
 
-def _example(url: str, worker: ReadyWorker, has_key: bool) -> str:
+def _example(url: str, role: str, name: str, has_key: bool) -> str:
     """A command that can be copied, of lines that fit a terminal."""
     question = "What is 12+30?"
-    model = f'{{"model": {json.dumps(worker.names[0], ensure_ascii=False)},'
-    if worker.role == "reward":
+    model = f'{{"model": {json.dumps(name, ensure_ascii=False)},'
+    if role == "reward":
         path, fields = "/v1/reward", f'"prompt": "{question}", "responses": ["42", "43"]}}'
     else:
         path, fields = "/v1/chat/completions", f'"messages": [{{"role": "user", "content": "{question}"}}]}}'

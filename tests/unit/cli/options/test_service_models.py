@@ -89,9 +89,7 @@ def test_residency_is_a_block_of_what_it_knows(residency: str, told: str, tmp_pa
 
 
 def test_flags_of_one_model_do_not_go_with_it(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"names the models of this service \(models:\), and --model, --users does not"
-    ):
+    with pytest.raises(UsageError, match=r"service \(models:\), and --model, --users does not"):
         request_of("models:\n  - model: demo\n", tmp_path, model="demo", users=3)
 
 
@@ -103,7 +101,5 @@ def test_other_commands_refuse_such_a_file(tmp_path: Path) -> None:
     @deployment.config_option
     def command() -> None: ...
 
-    with pytest.raises(
-        UsageError, match=r"`qserve eval` takes one service of one chat model, and models: lists several"
-    ):
+    with pytest.raises(UsageError, match=r"`qserve eval` takes one service of one chat model"):
         command.main(["--config", str(file)], standalone_mode=False)
