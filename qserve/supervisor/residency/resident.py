@@ -61,7 +61,7 @@ class Resident:
         if self.worker.is_loaded and has_requests:
             self.turns.served_s += now_s - self._seen_s
             self.idle_s = now_s
-        if not self.worker.is_loaded and (has_requests or self.is_wanted):
+        if not self.is_ready and (has_requests or self.is_wanted):
             self.waiting_since_s = now_s if self.waiting_since_s is None else self.waiting_since_s
         else:
             self.waiting_since_s = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -99,6 +100,14 @@ def test_requests_for_all_at_once_are_all_answered(service: Service, http: httpx
     assert {one.result()[0] for one in streams} == {expected}
     assert len({one.result() for one in scores}) == 1
     assert seen == {"first", "second", "scores"}
+
+
+def test_loads_and_waits_are_counted(http: httpx.Client) -> None:
+    told = http.get("/metrics").text
+    for name in ("first", "second", "scores"):
+        for metric in ("loads", "served_seconds", "waited_seconds"):
+            (found,) = re.findall(rf'^qserve_gateway_model_{metric}_total{{worker="{name}"}} (\S+)$', told, re.MULTILINE)
+            assert float(found) > 0 or (name, metric) == ("first", "waited_seconds")
 
 
 def test_a_model_that_dies_while_it_loads_tells_who_waits_and_the_other_comes_back(
