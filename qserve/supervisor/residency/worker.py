@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from qserve.errors import QserveError
 from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, WorkerEvents
@@ -90,6 +91,10 @@ class OnDemandWorker(SupervisedWorker):
             if self._leaves.is_set():
                 self._restarts.enter(WorkerState.IDLE, _NOT_LOADED)
                 self._has_left.set()
+
+    async def memory(self) -> dict[str, Any]:
+        """See `Worker.memory`; empty while it does not run."""
+        return {} if self.running_pid is None else await super().memory()
 
     async def stop(self) -> None:
         """See `Worker.stop`."""

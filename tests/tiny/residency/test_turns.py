@@ -106,7 +106,9 @@ def test_loads_and_waits_are_counted(http: httpx.Client) -> None:
     told = http.get("/metrics").text
     for name in ("first", "second", "scores"):
         for metric in ("loads", "served_seconds", "waited_seconds"):
-            (found,) = re.findall(rf'^qserve_gateway_model_{metric}_total{{worker="{name}"}} (\S+)$', told, re.MULTILINE)
+            (found,) = re.findall(
+                rf'^qserve_gateway_model_{metric}_total{{worker="{name}"}} (\S+)$', told, re.MULTILINE
+            )
             assert float(found) > 0 or (name, metric) == ("first", "waited_seconds")
 
 

@@ -210,6 +210,15 @@ async def test_what_is_asked_of_it_over_http(turns: Callable[..., Turns]) -> Non
             await one.residency.control("load", "c")
 
 
+async def test_one_that_does_not_run_holds_nothing(turns: Callable[..., Turns]) -> None:
+    """A service that stops asks all once more, whatever their state."""
+    async with turns({"a": LIVES, "b": LIVES}).running() as one:
+        assert await one.residents["a"].worker.memory()
+        assert await one.residents["b"].worker.memory() == {}
+        await one.residency.control("unload", "a")
+        assert await one.residents["a"].worker.memory() == {}
+
+
 async def test_a_start_of_a_service_that_fails_is_its_error(turns: Callable[..., Turns]) -> None:
     one = turns({"a": REFUSES})
     with pytest.raises(QserveError, match="too big"):
