@@ -35,6 +35,7 @@ class Resident:
     idle_s: float = 0.0
     failed_s: float | None = None
     _seen_s: float = 0.0
+    _num_pieces: int = 0
 
     def __post_init__(self) -> None:
         self.turns = self.worker.status.turns = TurnCounts()
@@ -57,8 +58,9 @@ class Resident:
 
     def see(self, now_s: float) -> None:
         """Look at it, many times a second."""
-        has_requests = self.has_requests
-        if self.worker.is_loaded and has_requests:
+        has_requests, num_pieces = self.has_requests, self.worker.status.load.num_pieces
+        has_answered, self._num_pieces = num_pieces != self._num_pieces, num_pieces  # also between two looks
+        if self.worker.is_loaded and (has_requests or has_answered):
             self.turns.served_s += now_s - self._seen_s
             self.idle_s = now_s
         if not self.is_ready and (has_requests or self.is_wanted):

@@ -179,6 +179,16 @@ async def test_idle_ones_leave_after_their_time_and_are_loaded_again(turns: Call
         assert one.state("a") is WorkerState.READY, "it has a request"
 
 
+async def test_an_answer_between_two_looks_counts(turns: Callable[..., Turns]) -> None:
+    async with turns({"a": LIVES}, a=Keeping(ttl_s=0.4)).running() as one:
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            one.residents["a"].worker.status.load.num_pieces += 1
+            assert one.state("a") is WorkerState.READY
+        assert one.residents["a"].turns.served_s > 0
+        await one.until_state("a", WorkerState.IDLE)
+
+
 async def test_pinned_ones_stay_and_who_waits_in_vain_is_told(turns: Callable[..., Turns]) -> None:
     async with turns({"a": LIVES, "b": LIVES}, b=Keeping(is_pinned=True)).running() as one:
         assert one.loaded() == {"b"}, "pinned ones are first"
