@@ -188,6 +188,7 @@ class Engine:
         reward: how it scores with reward models, a `qserve.reward.engines.RewardEngine`; empty: it does not.
         wire: how the gateway reads its requests and errors, a `qserve.worker.wire.EngineWire`; empty: by qserve's own
             schemas, which its worker takes then.
+        standby: the module of its workers, which a process that stands by may become (`qserve.worker.standby`).
     """
 
     name: str
@@ -196,6 +197,7 @@ class Engine:
     checks: str = ""
     reward: str = ""
     wire: str = ""
+    standby: str = ""
 
 
 def own_engines() -> tuple[Engine, ...]:

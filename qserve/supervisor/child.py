@@ -147,6 +147,13 @@ class Child:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._output.ended(), _LAST_WORDS_S)
 
+    def become(self, line: bytes, log_file: Path, on_line: Callable[[str], None]) -> None:
+        """Tell it what it is to become (`qserve.worker.standby`); what it writes from now on goes there."""
+        assert self._lifeline is not None, "it runs"
+        self._output.redirect(log_file, on_line)
+        with contextlib.suppress(BrokenPipeError):  # it has just ended, which `ended` tells
+            os.write(self._lifeline, line)
+
     def descriptors(self) -> Descriptors:
         """What another service needs to adopt it; the pidfd is new and the caller's. The process must run. Linux."""
         assert self._lifeline is not None, "it runs"

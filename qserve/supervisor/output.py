@@ -35,6 +35,12 @@ class WorkerOutput(asyncio.Protocol):
         self._pipe = os.fdopen(descriptor, "rb", buffering=0)
         self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._pipe)
 
+    def redirect(self, log_file: Path, hear: Callable[[str], None]) -> None:
+        """What comes from now on belongs to another log, and another listener."""
+        self._log.close()
+        self._log_file, self._hear = log_file, hear
+        self._log = self._opened_log()
+
     @property
     def descriptor(self) -> int:
         """That of the pipe."""

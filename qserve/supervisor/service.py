@@ -196,6 +196,8 @@ async def _serve(
                 if watch is not None:
                     await watch.stop()
                 await rolling.stop()
+                if residency is not None:
+                    await residency.stop()
                 await measure_last(workers, host, record)
                 are_ours = (adopting is None or adopting.has_left) and not offer.has_left
                 await asyncio.gather(*(_let_go(worker, are_ours=are_ours) for worker in workers))

@@ -272,7 +272,10 @@ class SupervisedWorker:
         self._phases = _Phases(self.phases_s, lambda name: self._restarts.event("phase", name=name))
         self._memory_kills = MemoryKills.until_now()
         self._log.begins()
-        self._child = await Child.start(self.launch.command, self.launch.environment, self._log.file, self._hear)
+        self._child = await self._new_child()
+
+    async def _new_child(self) -> Child:
+        return await Child.start(self.launch.command, self.launch.environment, self._log.file, self._hear)
 
     @property
     def _running(self) -> Child:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from qserve.planner.residency.footprint import Fit, most_together, verdict_on
-from qserve.service.residents import ResidentPlan, ResidentsPlan
+from qserve.planner.residency.footprint import RAM, Fit, most_together, verdict_on
+from qserve.service.residents import STANDBY_BYTES, ResidentPlan, ResidentsPlan
 from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_bytes, format_seconds
 
@@ -29,10 +29,13 @@ def show_residents(plan: ResidentsPlan, path: str) -> None:
         table.add_row(*_row(one))
     console.print(table)
     for name, size in plan.budget.pools.items():
-        console.print(f"{name}: {format_bytes(size, 1)} for models")
+        beside = (
+            f", beside {format_bytes(STANDBY_BYTES)} of a process that stands by for the next" if plan.standby else ""
+        )
+        console.print(f"{name}: {format_bytes(size, 1)} for models{beside if name == RAM else ''}")
     for line in _sets(plan):
         console.print(Hanging(line))
-    if all(one.service.fits for one in plan.models):
+    if plan.fits:
         console.print(f"Serve them:\n  qserve up --config {path}")
 
 

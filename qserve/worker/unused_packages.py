@@ -13,7 +13,7 @@ from typing import Any
 
 from qserve.core.schemes import SCHEMES
 
-__all__ = ["leave_out", "leave_out_unused"]
+__all__ = ["leave_out", "leave_out_unused", "unused_by"]
 
 # transformers.generation.candidate_generator imports its `roc_curve`, and pandas and SciPy come with it.
 _UNUSED: tuple[str, ...] = ("sklearn",)
@@ -29,12 +29,18 @@ def leave_out_unused(document: Mapping[str, Any]) -> None:
     Where a `WorkerSpec` stands in `document` its plan says what its model needs. Only for a process of our own: whoever
     imports qserve as a library may need them.
     """
-    plan, names = document.get("plan"), _UNUSED
-    if plan is not None:
-        scheme, on_cpu = SCHEMES[plan["quant"]["scheme"]], plan["on_cpu"]
-        if scheme.bits >= 16 or (scheme.by_bitsandbytes and on_cpu):
-            names += _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if on_cpu else ())
-    leave_out(*names)
+    leave_out(*unused_by(document))
+
+
+def unused_by(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The packages that `leave_out_unused` leaves out."""
+    plan = document.get("plan")
+    if plan is None:
+        return _UNUSED
+    scheme, on_cpu = SCHEMES[plan["quant"]["scheme"]], plan["on_cpu"]
+    if scheme.bits < 16 and not (scheme.by_bitsandbytes and on_cpu):
+        return _UNUSED
+    return _UNUSED + _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if on_cpu else ())
 
 
 def leave_out(*names: str) -> None:

@@ -60,7 +60,7 @@ def planned_residents(
             )
         )
     _refuse_same_names(deployments)
-    return deployments, Turns(planned.budget, planned.rules, planned.wait_s)
+    return deployments, Turns(planned.budget, planned.rules, planned.wait_s, planned.standby)
 
 
 def _refuse_same_names(deployments: Sequence[ModelDeployment]) -> None:

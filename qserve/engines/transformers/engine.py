@@ -13,4 +13,5 @@ ENGINE = Engine(
     launch="qserve.engines.transformers.launch:TransformersLaunch",
     checks="qserve.engines.transformers.detect.checks:TransformersChecks",
     reward="qserve.engines.transformers.reward:ENGINE",
+    standby="qserve.engines.transformers.worker",
 )

@@ -16,6 +16,7 @@ from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.memory.held import held_bytes
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.residency.resident import Resident
+from qserve.supervisor.residency.standby import Standby
 from qserve.supervisor.residency.worker import OnDemandWorker
 from qserve.supervisor.runner import Worker
 from qserve.units import format_bytes
@@ -33,23 +34,34 @@ _AGAIN_S = 30.0
 
 @dataclass(frozen=True)
 class Turns:
-    """What all models may take together, by which rules they take turns, how long a request may wait for one."""
+    """What all models may take together, by which rules they take turns, how long a request may wait for one, and the
+    module of the workers for which a process stands by ("": none does).
+    """
 
     budget: Budget
     rules: Rules
     wait_s: float
+    standby: str = ""
 
 
 class Residency:
     """Of one service. `start` loads what is to be there at first, `run` serves the schedule for ever."""
 
-    def __init__(self, residents: Sequence[Resident], budget: Budget, rules: Rules, record: RunRecord) -> None:
+    def __init__(
+        self,
+        residents: Sequence[Resident],
+        budget: Budget,
+        rules: Rules,
+        record: RunRecord,
+        standby: Standby | None = None,
+    ) -> None:
         self._residents = {one.name: one for one in residents}
         self._budget, self._rules, self._record = budget, rules, record
         self._changing = asyncio.Lock()
         starting = asyncio.Lock()
+        self._standby = standby
         for one in residents:
-            one.worker.starting = starting
+            one.worker.starting, one.worker.standby = starting, standby
 
     @classmethod
     def of(
@@ -61,7 +73,12 @@ class Residency:
             for worker, one in zip(workers, deployments, strict=True)
             if isinstance(worker, OnDemandWorker) and one.on_demand is not None
         ]
-        return cls(residents, turns.budget, turns.rules, record)
+        return cls(residents, turns.budget, turns.rules, record, _standby(residents, turns, record))
+
+    async def stop(self) -> None:
+        """End the process that stands by."""
+        if self._standby is not None:
+            await self._standby.stop()
 
     async def start(self) -> None:
         """Load the pinned models, then the others in their order while there is room. Raises the error of a start."""
@@ -70,6 +87,12 @@ class Residency:
             beside = [other.footprint for other in first if other.worker.is_loaded]
             if one.keeping.preload and not self._budget.short_together([*beside, one.footprint]):
                 await self._load(one)
+        await self._stand_by()
+
+    async def _stand_by(self) -> None:
+        """For the next load, which is none where all models are there."""
+        if self._standby is not None and not all(one.worker.is_loaded for one in self._residents.values()):
+            await self._standby.begin()
 
     async def run(self) -> None:
         """Look at who waits, and change what is resident, for ever."""
@@ -130,6 +153,7 @@ class Residency:
             newcomer.failed(time.monotonic())
             for one in leaving:
                 await self._bring_back(one)
+        await self._stand_by()
 
     async def _bring_back(self, one: Resident) -> None:
         try:
@@ -206,6 +230,13 @@ class Residency:
 
     async def _unpin(self, one: Resident) -> None:
         one.keeping = replace(one.keeping, is_pinned=False)
+
+
+def _standby(residents: Sequence[Resident], turns: Turns, record: RunRecord) -> Standby | None:
+    """For the workers of `turns.standby`, with what the first of them needs."""
+    launches = [one.worker.launch for one in residents]
+    first = next((one for one in launches if one.command[1:3] == ("-m", turns.standby)), None)
+    return None if first is None else Standby(turns.standby, first, record.log_file("standby"))
 
 
 def _held_by(pid: int | None) -> int:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import QserveError
+from qserve.supervisor.child import Child
 from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, WorkerEvents
+from qserve.supervisor.residency.standby import Standby
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import WorkerState, WorkerStatus
 from qserve.worker.launch import Launch
@@ -25,6 +27,7 @@ class OnDemandWorker(SupervisedWorker):
     Attributes:
         is_loaded: its process runs, or is being restarted; it counts with its bytes.
         peak_bytes: the most that it held during its last start.
+        standby: one for all models: becomes the next worker; None: each starts from nothing.
         starting: one for all models: held while one starts, since the plan has room for one start at a time.
     """
 
@@ -33,6 +36,7 @@ class OnDemandWorker(SupervisedWorker):
         self.is_loaded = False
         self.peak_bytes = 0
         self.starting = asyncio.Lock()
+        self.standby: Standby | None = None
         self._was_loaded = asyncio.Event()
         self._leaves = asyncio.Event()
         self._has_left = asyncio.Event()
@@ -100,6 +104,10 @@ class OnDemandWorker(SupervisedWorker):
         """See `Worker.stop`."""
         await super().stop()
         self.is_loaded = False
+
+    async def _new_child(self) -> Child:
+        stood_by = None if self.standby is None else self.standby.take(self.launch, self._log.file, self._hear)
+        return stood_by or await super()._new_child()
 
     async def _came_back(self, reason: str, pause_s: float) -> bool:
         """Restarted after it ended; False: it is to leave, or failed for good."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 from dataclasses import replace
@@ -26,8 +27,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qserve.worker")
 _GENERATION_DIED = 70
+# What takes the seconds of an import; the rest comes with it, or is small.
+_IMPORTED = (
+    "qserve.engines.transformers.worker.api.app",
+    "qserve.engines.transformers.worker.api.prompt_workers",
+    "qserve.engines.transformers.worker.batching.make",
+    "qserve.engines.transformers.worker.batching.scoring",
+    "qserve.engines.transformers.worker.engine",
+    "qserve.model.load",
+)
 # Of a warm-up on a CPU: about a second on two cores.
 _WARM_UP_OPERATIONS = 200_000_000_000
+
+
+def prepare() -> None:
+    """Import what every such worker and reward model needs (`qserve.worker.standby`)."""
+    with quick_imports():
+        for name in _IMPORTED:
+            importlib.import_module(name)
 
 
 async def _serve(document: dict[str, Any]) -> None:
