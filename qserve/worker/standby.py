@@ -7,6 +7,7 @@ that input is closed.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -48,6 +49,8 @@ def main() -> None:
     leave_out(*unused)
     warnings.simplefilter("default")
     _main_of(module).prepare()
+    gc.collect()
+    gc.freeze()  # half a million objects of modules, which each collection of the start would walk
     sys.stderr.write(f"{STANDS_BY}\n")
     sys.stderr.flush()
     role = Role.of(_line())
