@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ models:
   - {model: demo, served_model_name: [first], max_model_len: 512}
   - {model: demo, served_model_name: [second], max_model_len: 512}
   - {reward: demo, served_reward_name: [scores]}
-residency: {memory: 800MiB, window: 2}
+residency: {memory: 1000MiB, window: 2}
 gateway_processes: 2
 ui: false
 """
@@ -100,6 +101,17 @@ def test_requests_for_all_at_once_are_all_answered(service: Service, http: httpx
     assert {one.result()[0] for one in streams} == {expected}
     assert len({one.result() for one in scores}) == 1
     assert seen == {"first", "second", "scores"}
+
+
+def test_most_loads_began_in_a_process_that_stood_by(service: Service) -> None:
+    assert sum(log.read_text().count("worker stands by") for log in service.state.rglob("*.log")) >= 2
+    loads = [event for event in _events(service) if event["event"] == "loaded"]
+    assert len(loads) >= 3 and all(event["details"]["peak_bytes"] > 100 << 20 for event in loads)
+
+
+def _events(service: Service) -> list[dict[str, Any]]:
+    (run,) = service.get("/v1/qserve/runs").json()["data"]
+    return list(service.get(f"/v1/qserve/runs/{run['id']}").json()["events"])
 
 
 def test_loads_and_waits_are_counted(http: httpx.Client) -> None:

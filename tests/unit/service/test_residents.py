@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,15 @@ from qserve.planner.residency.footprint import RAM
 from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine, hardware_of
 from qserve.service.request import RewardRequest, ServiceRequest
-from qserve.service.residents import Keeping, ResidentRequest, ResidentsPlan, ResidentsRequest, plan_residents
-from qserve.units import GIB
+from qserve.service.residents import (
+    STANDBY_BYTES,
+    Keeping,
+    ResidentRequest,
+    ResidentsPlan,
+    ResidentsRequest,
+    plan_residents,
+)
+from qserve.units import GIB, MIB
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +83,18 @@ def test_what_can_never_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit, match=r"demo-2 can't be loaded beside demo, which never leaves: \d.* are missing"):
         plan.check_fits()
     planned(folder(tmp_path), "none", chat("demo"), chat("demo"), most_bytes=GIB).check_fits()
+
+
+def test_a_process_stands_by_where_models_take_turns_and_each_has_room_beside_it(tmp_path: Path) -> None:
+    def two(most_bytes: int | None) -> ResidentsPlan:
+        return planned(Path(tempfile.mkdtemp(dir=tmp_path)), "none", chat("demo"), chat("demo"), most_bytes=most_bytes)
+
+    alone = sum(two(None).footprints[0].rest.values())
+    tight, roomy = two(alone + 100 * MIB), two(alone + STANDBY_BYTES)
+    assert not tight.standby and tight.budget.pools[RAM] == alone + 100 * MIB
+    assert roomy.standby and roomy.budget.pools[RAM] == alone
+    assert not two(3 * alone).standby, "all are there"
+    assert roomy.to_json()["standby_bytes"] == STANDBY_BYTES
 
 
 def test_the_budget_is_what_the_models_may_take(tmp_path: Path) -> None:
