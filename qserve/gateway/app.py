@@ -21,6 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.batches import FileBounds
+from qserve.gateway.adapters import AdapterControl, AdapterEndpoints
 from qserve.gateway.administration import Administration, Restart
 from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth, owners_of
 from qserve.gateway.background import BackgroundEndpoints, LocalRuns
@@ -28,13 +29,14 @@ from qserve.gateway.batches import BatchEndpoints, GatewayAsService
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints, HostTeller
+from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.keys.book import KeyBook, LocalLedger, NamedKeys
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.relay.serving import why_nobody_serves
 from qserve.gateway.relay.upstream import Observed, Upstream, watch
 from qserve.gateway.residency import ResidencyControl, ResidencyEndpoints
-from qserve.gateway.routes import BATCH_ROUTES, RESPONSE_ROUTES, ROUTES
+from qserve.gateway.routes import ADAPTER_ROUTES, BATCH_ROUTES, RESPONSE_ROUTES, ROUTES
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.machine_memory import MachineMemory
@@ -43,6 +45,8 @@ from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
 from qserve.worker.base import WorkerStatus
 
 __all__ = ["build_gateway"]
+
+_ANSWERED_ELSEWHERE = frozenset((*BATCH_ROUTES, *RESPONSE_ROUTES, *ADAPTER_ROUTES))
 
 
 def build_gateway(
@@ -58,6 +62,7 @@ def build_gateway(
     shared: Shared | None = None,
     machine: MachineMemory | None = None,
     residency: ResidencyControl | None = None,
+    adapters: AdapterControl | None = None,
 ) -> ASGIApp:
     """The ASGI app. Workers of one group are replicas of each other.
 
@@ -68,6 +73,7 @@ def build_gateway(
     the processes without a model. `files`: folder of files and batches, which several processes may share; None:
     these routes are off. `shared`: state in common with the other gateway processes of the port. `machine`: its free
     memory, where that is watched. `residency`: loads and unloads models that take turns; None: all are always there.
+    `adapters`: loads LoRA adapters; None: this gateway can't.
     """
     assert workers, "a gateway without workers has nothing to serve"
     shared = shared or Shared()
@@ -87,12 +93,14 @@ def build_gateway(
     elsewhere = {"/v1/responses": responses.create}
     on_demand = ResidencyEndpoints(groups, admin_keys, residency, needs_key=settings.needs_key)
     endpoints = Endpoints(settings, groups, shared, runs, bodies, administration, on_demand, host, elsewhere, keys)
+    loading = AdapterEndpoints(_of_service(settings, throttle), adapters, bodies)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
     app: ASGIApp = Dispatch(
         {
-            **{route: endpoints.of(route) for route in ROUTES if route not in (*BATCH_ROUTES, *RESPONSE_ROUTES)},
+            **{route: endpoints.of(route) for route in ROUTES if route not in _ANSWERED_ELSEWHERE},
             **{route: batches.of(route) for route in BATCH_ROUTES},
             **{route: responses.of(route) for route in RESPONSE_ROUTES},
+            **{route: loading.of(route) for route in ADAPTER_ROUTES},
         },
         partial(why_nobody_serves, groups),
         has_page=ui is not None,
@@ -135,6 +143,11 @@ def build_gateway(
 def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, ...]:
     """All accepted keys, those of administrators included; none if users need no key."""
     return (*settings.keys, *settings.admin_keys, *beside) if settings.needs_key else ()
+
+
+def _of_service(settings: GatewaySettings, throttle: KeyThrottle) -> AdminKeys | None:
+    """The service's own keys, those of administrators included; None where it needs none."""
+    return AdminKeys((*settings.keys, *settings.admin_keys), throttle) if settings.needs_key else None
 
 
 def _named_keys(

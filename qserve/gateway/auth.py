@@ -142,13 +142,13 @@ class AdminKeys:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    async def check(self, scope: Scope, instead: str) -> None:
-        """403 without such a key; `instead`: how to do the same on the machine itself."""
+    async def check(self, scope: Scope, instead: str, of: str = "--admin-key-file") -> None:
+        """403 without such a key; `instead`: what else does the same. `of`: the flags that name such keys."""
         if not self._keys:
             message = f"this service has no admin key; start it with --admin-key-file FILE, or {instead}"
             raise ApiError(403, message, "not_admin")
         if not await self._keys.admit(scope, _token(scope)):
-            raise ApiError(403, f"this needs a key from --admin-key-file; or {instead}", "not_admin")
+            raise ApiError(403, f"this needs a key from {of}; or {instead}", "not_admin")
 
 
 def client_of(scope: Scope) -> str:

@@ -10,15 +10,17 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from qserve.gateway.adapters.openapi import ADAPTER_ERRORS, ADAPTER_INPUTS
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.background.openapi import RESPONSE_ERRORS, RESPONSE_INPUTS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
 from qserve.gateway.keys.openapi import ERRORS_OF_KEYS, USAGE, USAGE_ERRORS, USAGE_INPUTS
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
 from qserve.gateway.residency import ACTIONS, RESIDENCY_ERRORS
-from qserve.gateway.routes import BATCH_ROUTES, RESPONSE_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
+from qserve.gateway.routes import ADAPTER_ROUTES, BATCH_ROUTES, RESPONSE_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
 from qserve.version import __version__
 from qserve.wire import responses
+from qserve.wire.adapters import LoadAdapterRequest
 from qserve.wire.batches import CreateBatchRequest
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
@@ -121,6 +123,7 @@ def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
         *responses.OF_ROUTE.values(),
         *responses.OF_METHOD.values(),
         CreateBatchRequest,
+        LoadAdapterRequest,
         *requests,
     ]
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
@@ -166,7 +169,8 @@ def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[s
         parameter = route.path.partition("{")[2].partition("}")[0]
         name = {"type": "string", "enum": list(served)} if parameter == "model" else {"type": "string"}
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": name}]
-    operation |= {**BATCH_INPUTS, **RESPONSE_INPUTS, **USAGE_INPUTS}.get((route.method, route.path), {})
+    inputs = {**BATCH_INPUTS, **RESPONSE_INPUTS, **USAGE_INPUTS, **ADAPTER_INPUTS}
+    operation |= inputs.get((route.method, route.path), {})
     return operation
 
 
@@ -227,6 +231,8 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
         meanings |= BATCH_ERRORS
     elif route in RESPONSE_ROUTES:
         meanings |= RESPONSE_ERRORS
+    elif route in ADAPTER_ROUTES:
+        meanings |= ADAPTER_ERRORS[route.method]
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
         if with_keys:

@@ -22,6 +22,7 @@ from qserve.worker.wire import WireRoute
 from qserve.worker.wires import BySchema, all_wires, wire_named
 
 __all__ = [
+    "ADAPTER_ROUTES",
     "BATCH_ROUTES",
     "PAGE",
     "RESPONSE_ROUTES",
@@ -199,8 +200,22 @@ RESPONSE_ROUTES = (
 )
 """Responses that are computed in the background, which `gateway/background/` answers."""
 
-ROUTES: tuple[Route, ...] = (*_with_rewards((*_GENERATION, *_SMALLER)), *BATCH_ROUTES, *RESPONSE_ROUTES, *_OWN)
+ADAPTER_ROUTES = (
+    Route("GET", "/v1/qserve/adapters", "The LoRA adapters that were loaded at run time, and the room for more."),
+    Route("POST", "/v1/qserve/adapters", "Loads a LoRA adapter: its name is a model from then on."),
+    Route("DELETE", "/v1/qserve/adapters/{adapter}", "Unloads one."),
+)
+"""LoRA adapters at run time, which `gateway/adapters/` answers."""
 
+ROUTES: tuple[Route, ...] = (
+    *_with_rewards((*_GENERATION, *_SMALLER)),
+    *BATCH_ROUTES,
+    *RESPONSE_ROUTES,
+    *_OWN,
+    *ADAPTER_ROUTES,
+)
+
+_OF_MODELS = ("{model}", "{adapter}")
 _FIXED = frozenset(route.path for route in ROUTES if "{" not in route.path)
 # (prefix, suffix, template); the longest suffix first.
 _TEMPLATES = sorted(
@@ -227,8 +242,8 @@ def dialect_of(template: str, method: str = "POST", path: str = "") -> Dialect:
 def route_template(path: str) -> str:
     """The template that matches a request's path; `unmatched` if there is none.
 
-    The value of `{model}` may hold slashes, as model names do; any other is one name. No template matches a path that
-    means something else in OpenAI's or Anthropic's API (`NOT_SERVED`).
+    The value of `{model}` and `{adapter}` may hold slashes, as names of models do; any other is one name. No template
+    matches a path that means something else in OpenAI's or Anthropic's API (`NOT_SERVED`).
     """
     if path in _FIXED:
         return path
@@ -236,6 +251,6 @@ def route_template(path: str) -> str:
         return "unmatched"
     for begin, end, template in _TEMPLATES:
         value = path[len(begin) : len(path) - len(end)]
-        if path == begin + value + end and value and ("{model}" in template or "/" not in value):
+        if path == begin + value + end and value and (template.endswith(_OF_MODELS) or "/" not in value):
             return template
     return "unmatched"

@@ -147,6 +147,7 @@ class _InThisProcess:
             service.file_bounds,
             machine=service.machine,
             residency=service.residency,
+            adapters=service.adapters,
         )
         self._in_flight = InFlight(app)
         host, port = listener.getsockname()[:2]

@@ -21,6 +21,7 @@ from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor import ports
+from qserve.supervisor.adapters.shelf import AdapterShelf
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.draining import drain, finish
 from qserve.supervisor.gateways import Processes, RunningGateway, make_gateway
@@ -162,6 +163,7 @@ async def _serve(
             residency = (
                 None if options.residency is None else Residency.of(workers, deployments, options.residency, record)
             )
+            shelf = AdapterShelf(deployments, workers, folder.path / "adapters", record.event)
             service = Service(
                 rolling.begin,
                 host.documents,
@@ -171,6 +173,7 @@ async def _serve(
                 options.file_bounds,
                 None if watch is None else watch.shown,
                 None if residency is None else residency.control,
+                shelf,
             )
             if adopting is not None:
                 await adopting.adopt()

@@ -15,6 +15,7 @@ from typing import Any
 
 from qserve.errors import QserveError, WorkerFailed
 from qserve.planner.plan import Plan
+from qserve.supervisor.adapters.in_worker import WorkerAdapters
 from qserve.supervisor.child import Child, Descriptors
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.liveness import activity, stacks
@@ -93,6 +94,8 @@ class SupervisedWorker:
         self._log = StartLog(log_file)
         self._child: Child | None = None
         self._requests = WorkerRequests(status)
+        self.adapters = WorkerAdapters(status, self._send)
+        """What was loaded into it, and is loaded again with each start."""
         self._given_up = asyncio.Event()
         self._why_given_up = ""
         self.may_restart = asyncio.Event()
@@ -202,7 +205,8 @@ class SupervisedWorker:
         if self.vocab_size is None:
             return None
         plan = self.launch.plan
-        if self.status.facts.adapters and plan is not None and plan.on_cpu:
+        facts = self.status.facts
+        if (facts.adapters or facts.max_loras) and plan is not None and plan.on_cpu:
             return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS, is_no_question=True)
         return await check_sanity(partial(self._send, timeout_s=LIMIT_S), self.status.facts.models[0], self.vocab_size)
 
@@ -215,7 +219,7 @@ class SupervisedWorker:
         self._child = await Child.adopt(handed.pid, ends, self._log.file, self._hear)
         if not await self.launch.is_well(self._send):
             raise WorkerFailed(f"the {self.status.name} worker (process {handed.pid}) does not answer")
-        self.status.facts = await self.launch.introduce(self._send, self.status.facts)
+        self.status.facts = self.adapters.found(await self.launch.introduce(self._send, self.status.facts))
         self.phases_s.update(handed.phases_s)
         self.status.start_phases_s, self.status.num_restarts = dict(self.phases_s), handed.num_restarts
         self._restarts.enter(WorkerState.READY, "")
@@ -254,14 +258,15 @@ class SupervisedWorker:
         await self._spawn()
         try:
             await self._until_ready()
-            self.status.facts = await self.launch.introduce(self._send, self.status.facts)
+            facts = await self.launch.introduce(self._send, self.status.facts)
+            async with self.adapters.brought_back(facts) as self.status.facts:
+                self.status.start_phases_s = dict(self.phases_s)
+                self._log.ends()
+                self._restarts.enter(WorkerState.READY, "")
         except QserveError:
             if self._running.returncode is None:
                 await self._end_now()
             raise
-        self.status.start_phases_s = dict(self.phases_s)
-        self._log.ends()
-        self._restarts.enter(WorkerState.READY, "")
         self._restarts.event("ready", phases_s=self.phases_s)
 
     async def _spawn(self) -> None:

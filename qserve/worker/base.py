@@ -60,6 +60,8 @@ class WorkerFacts:
         wire: its engine's wire format, as `qserve.planner.engine.Engine.wire` names it; "": qserve's own.
         engine: its name, for people.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
+        max_loras: adapters that it has room for, those given at its start among them; 0: it loads none later.
+        max_lora_rank: the largest rank of one.
         request_fields: what the engine's requests may hold; None until it was asked, and where qserve's own
             schemas say it.
         schema_library: what holds an engine's answers to JSON schemas, `xgrammar` or `guidance`; "": schemas go to the
@@ -86,6 +88,8 @@ class WorkerFacts:
     wire: str = ""
     engine: str = "transformers"
     adapters: tuple[str, ...] = ()
+    max_loras: int = 0
+    max_lora_rank: int = 0
     request_fields: EngineFields | None = field(default=None, repr=False)
     schema_library: str = ""
     thinks_in_text: bool = False

@@ -20,6 +20,7 @@ import psutil
 
 from qserve.batches import FileBounds
 from qserve.errors import QserveError
+from qserve.gateway.adapters import AdapterControl
 from qserve.gateway.administration import Restart, begun
 from qserve.gateway.auth import owners_of
 from qserve.gateway.endpoints import HostTeller
@@ -58,7 +59,7 @@ class Service:
         restart, host: as `build_gateway` has them.
         keep: stores a finished request, as the values of a `RequestRow`.
         runs: the store that is shown.
-        files, file_bounds, machine, residency: as `build_gateway` has them.
+        files, file_bounds, machine, residency, adapters: as `build_gateway` has them.
     """
 
     restart: Restart
@@ -69,6 +70,7 @@ class Service:
     file_bounds: FileBounds = field(default_factory=FileBounds)
     machine: MachineMemory | None = None
     residency: ResidencyControl | None = None
+    adapters: AdapterControl | None = None
 
 
 class Coordinator:
@@ -245,6 +247,7 @@ class Coordinator:
             "usage": member.spending.document,
             "restart": self._restart,
             "residency": self._residency,
+            "adapters": self._adapters,
             "host": self._service.host,
             "metrics": self._metrics,
             "memory": self._memory,
@@ -275,6 +278,15 @@ class Coordinator:
         if self._service.residency is None:
             raise nothing_on_demand()
         return await self._service.residency(action, name)
+
+    async def _adapters(self, method: str, *arguments: Any) -> Any:
+        """`AdapterControl`; every process knows the new names before any client hears of them."""
+        control = self._service.adapters
+        assert control is not None, "a service with processes supervises its workers"
+        made = await getattr(control, method)(*arguments)
+        for member in self._members:
+            member.push_all(self._watched)
+        return made
 
     async def _memory(self, name: str) -> Any:
         measure = self._status(name).memory

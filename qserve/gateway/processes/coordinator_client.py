@@ -19,6 +19,7 @@ from qserve.gateway.http.in_flight import InFlight
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.key_spending import RemoteLedger
+from qserve.gateway.processes.remote_adapters import RemoteAdapters
 from qserve.gateway.processes.remote_replicas import RemoteReplicas
 from qserve.gateway.processes.remote_runs import RemoteRuns
 from qserve.gateway.processes.shared import Shared
@@ -98,6 +99,7 @@ class CoordinatorClient:
                 FileBounds(**settings["file_bounds"]),
                 shared,
                 residency=partial(self._channel.request, "residency") if settings["is_on_demand"] else None,
+                adapters=RemoteAdapters(self._channel),
             )
         )
         early, self._early = self._early or [], None

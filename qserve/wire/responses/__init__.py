@@ -6,6 +6,7 @@ service.py       how the service is, which models it has, and everything with a 
 reports.py       memory and work, planned beside measured
 generations.py   chats, completions, tokens
 files.py         files and batches
+adapters.py      LoRA adapters that were loaded
 tables.py        which route answers what
 """
 

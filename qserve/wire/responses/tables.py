@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from qserve.wire.responses.adapters import Adapter, AdapterList, UnloadedAdapter
 from qserve.wire.responses.files import Batch, BatchList, DeletedFile, File, FileList
 from qserve.wire.responses.generations import (
     ChatCompletion,
@@ -36,6 +37,9 @@ OF_METHOD: dict[tuple[str, str], type[BaseModel]] = {
     ("GET", "/v1/batches"): BatchList,
     ("GET", "/v1/batches/{batch_id}"): Batch,
     ("POST", "/v1/batches/{batch_id}/cancel"): Batch,
+    ("GET", "/v1/qserve/adapters"): AdapterList,
+    ("POST", "/v1/qserve/adapters"): Adapter,
+    ("DELETE", "/v1/qserve/adapters/{adapter}"): UnloadedAdapter,
 }
 """Of paths that several methods share."""
 

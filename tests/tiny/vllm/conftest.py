@@ -7,7 +7,6 @@ CPU they end vLLM 0.32's engine (docs/results/log/gateway.md).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -15,10 +14,9 @@ from pathlib import Path
 
 import openai
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from qserve.demo import chat_model_path
+from tests.tiny.lora import write_adapter
 from tests.tiny.rowless import with_rowless_tokens
 from tests.tiny.serving.served import START_LIMIT_S, Service
 from tests.tiny.serving.vllm_processes import NOT_COMPILED
@@ -49,23 +47,6 @@ FLAGS = (
 
 # The worker in a process of its own, as several ranks have it: elsewhere it shares the engine's.
 _APART = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **NOT_COMPILED}
-_RANK = 4
-
-
-def _write_adapter(folder: Path) -> Path:
-    """A LoRA adapter over the demo's first attention, with random weights large enough to change answers."""
-    config = json.loads((chat_model_path() / "config.json").read_text())
-    num_rows = config["num_attention_heads"] * config["head_dim"]
-    torch.manual_seed(0)
-    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
-    folder.mkdir()
-    save_file(
-        {f"{name}A.weight": torch.randn(_RANK, config["hidden_size"]), f"{name}B.weight": torch.randn(num_rows, _RANK)},
-        folder / "adapter_model.safetensors",
-    )
-    described = {"peft_type": "LORA", "r": _RANK, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps({**described, "task_type": "CAUSAL_LM"}))
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -73,8 +54,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     program = (sys.executable, str(Path(__file__).with_name("overdrawn.py")))
     folder = tmp_path_factory.mktemp("vllm-4bit")
     model = with_rowless_tokens(Path(chat_model_path()), folder / "chat")
-    adapter = _write_adapter(folder / "adapter")
-    lora = ("--engine-args", f"--enable-lora --max-lora-rank 8 --lora-modules {ADAPTER}={adapter}")
+    adapter = write_adapter(folder / "adapter")
+    room = "--enable-lora --max-loras 3 --max-lora-rank 8"
+    lora = ("--engine-args", f"{room} --lora-modules {ADAPTER}={adapter}")
     one = Service(("--model", str(model), *FLAGS, *lora), folder, _APART, program)
     yield one.until_ready(2 * START_LIMIT_S)  # the first plan is refused
     one.end_as_told()

@@ -15,7 +15,8 @@ from qserve.engines.vllm.launch.chat_format import ChatFormat, chat_format_of, s
 from qserve.engines.vllm.launch.compiled_kernels import compile_limit_s, kernel_settings
 from qserve.engines.vllm.launch.cpu_processes import joined_processes
 from qserve.engines.vllm.launch.parser import FlagParser, user_cache
-from qserve.engines.vllm.launch.plugins import schema_grammars, token_rows
+from qserve.engines.vllm.launch.plugins import adapter_versions, schema_grammars, token_rows
+from qserve.engines.vllm.launch.run_time_adapters import AdapterRoom, adapter_room
 from qserve.engines.vllm.launch.user_flags import COMPACT_JSON, merged, schema_library, writes_blanks
 from qserve.engines.vllm.launch.versions import release_of
 from qserve.engines.vllm.launch.weights import check_fused
@@ -78,6 +79,7 @@ class VllmCommand:
     """What starts the server. `env` is the whole environment; the key is in it, and in no argument.
 
     `schema_library`, `thinks_in_text`: as `WorkerFacts` has them. `chat_template`: the text of the one that is used.
+    `adapters`: those that may be loaded at run time.
     """
 
     argv: tuple[str, ...]
@@ -85,6 +87,7 @@ class VllmCommand:
     schema_library: str = ""
     thinks_in_text: bool = False
     chat_template: str = ""
+    adapters: AdapterRoom = field(default_factory=AdapterRoom)
 
     @property
     def takes_one_system(self) -> bool:
@@ -98,6 +101,8 @@ class VllmCommand:
             schema_library=self.schema_library,
             thinks_in_text=self.thinks_in_text,
             takes_one_system=self.takes_one_system,
+            max_loras=self.adapters.max_loras,
+            max_lora_rank=self.adapters.max_rank,
         )
 
 
@@ -136,17 +141,19 @@ def command(
         "--disable-uvicorn-access-log",  # the gateway logs requests
     )
     on_cpu = _WITH_TILES if spec.plan.on_cpu else ()
-    usual = (*_defaults(chat_format_of(templates), parser), *on_cpu)
+    room = adapter_room((*own, *added), parser)
+    usual = (*_defaults(chat_format_of(templates), parser), *on_cpu, *room.flags)
     words = _bound_at_once(merged(own, usual, added, parser))
     environment = {
         **_environment(spec, inherited),
         **_token_rows(spec.folder),
+        **({adapter_versions.VARIABLE: "1"} if room.max_loras else {}),
         **({} if writes_blanks(words, parser) else {schema_grammars.VARIABLE: "1"}),
         **joined_processes(spec.plan, words, inherited),
     }
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
     argv = (python, *_SERVER, release_of(parser.version).server_module, *_CONTINUED, *words)
-    return VllmCommand(argv, environment, schema_library(words, parser), thinks_in_text, templates.default)
+    return VllmCommand(argv, environment, schema_library(words, parser), thinks_in_text, templates.default, room)
 
 
 def _token_rows(folder: Path) -> dict[str, str]:

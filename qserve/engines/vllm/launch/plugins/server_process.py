@@ -7,10 +7,10 @@ come: a quarter of the processor time of these imports, in each process. vLLM's 
 anything else (multiprocessing imports the main module of their parent), so it holds for them as well, and they import
 vLLM's engine without the API server.
 
-It imports the standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM three things are
+It imports the standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM four things are
 changed: what it takes for checkpoints whose tokenizer has tokens that no row of the embedding stands for
-(`token_rows`), and, in its children as well, which blanks and characters the JSON of schemas has (`schema_grammars`)
-and what is drawn where an answer is continued (`replayed_tokens`).
+(`token_rows`), and, in its children as well, which blanks and characters the JSON of schemas has (`schema_grammars`),
+what is drawn where an answer is continued (`replayed_tokens`), and which adapters are the same (`adapter_versions`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 import runpy
 import sys
 
-from qserve.engines.vllm.launch.plugins import replayed_tokens, schema_grammars, token_rows
+from qserve.engines.vllm.launch.plugins import adapter_versions, replayed_tokens, schema_grammars, token_rows
 
 __all__ = ["serve"]
 
@@ -42,5 +42,7 @@ def serve(module: str) -> None:
 gc.set_threshold(_NEW_OBJECTS)
 schema_grammars.write_valid_json(blanks=not os.environ.get(schema_grammars.VARIABLE))
 replayed_tokens.draw_what_is_known()
+if os.environ.get(adapter_versions.VARIABLE):
+    adapter_versions.part_versions()
 if __name__ == "__main__":
     serve(sys.argv[1])

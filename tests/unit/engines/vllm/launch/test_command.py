@@ -12,6 +12,7 @@ import pytest
 
 from qserve.engines.vllm.launch import tiles
 from qserve.engines.vllm.launch.command import command, ready_timeout_s
+from qserve.engines.vllm.launch.plugins import adapter_versions
 from qserve.engines.vllm.launch.server import VllmLaunch
 from qserve.errors import UsageError
 from tests.unit.engines.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
@@ -200,3 +201,16 @@ def test_a_large_checkpoint_has_time_to_come_from_a_slow_disk(parser, tmp_path):
     assert command(spec_of(plan_of(quant="bf16")), parser, "", {}).env["VLLM_ENGINE_READY_TIMEOUT_S"] == "600"
     own = {"VLLM_ENGINE_READY_TIMEOUT_S": "7200"}
     assert command(spec_of(plan_of(quant="bf16")), parser, "", own).env["VLLM_ENGINE_READY_TIMEOUT_S"] == "7200"
+
+
+def test_adapters_may_be_loaded_later_where_one_server_has_room(parser):
+    def room(extra, **fixed):
+        made = demo_command(parser, extra, **fixed)
+        return made.adapters.max_loras, made.adapters.max_rank, pairs(made.argv).get("--max-cpu-loras"), made.env
+
+    *found, env = room("", enable_lora=True, max_loras=4, max_lora_rank=32)
+    assert found == [4, 32, "8"] and env[adapter_versions.VARIABLE] == "1"
+    *found, env = room("--max-cpu-loras 5", enable_lora=True)
+    assert found == [1, 16, "5"] and env[adapter_versions.VARIABLE] == "1"
+    *found, env = room("")
+    assert found == [0, 0, None] and adapter_versions.VARIABLE not in env
