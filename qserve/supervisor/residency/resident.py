@@ -34,7 +34,7 @@ class Resident:
     ready_s: float = 0.0
     idle_s: float = 0.0
     failed_s: float | None = None
-    _seen_s: float = 0.0
+    _seen_s: float | None = None
     _num_pieces: int = 0
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Resident:
         has_requests, num_pieces = self.has_requests, self.worker.status.load.num_pieces
         has_answered, self._num_pieces = num_pieces != self._num_pieces, num_pieces  # also between two looks
         if self.worker.is_loaded and (has_requests or has_answered):
-            self.turns.served_s += now_s - self._seen_s
+            self.turns.served_s += 0.0 if self._seen_s is None else now_s - self._seen_s
             self.idle_s = now_s
         if not self.is_ready and (has_requests or self.is_wanted):
             self.waiting_since_s = now_s if self.waiting_since_s is None else self.waiting_since_s

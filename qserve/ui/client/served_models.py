@@ -51,12 +51,13 @@ async def served_models(api: Api) -> ServedModels:
     lengths = tuple((one["id"], one["max_model_len"]) for one in models if one.get("max_model_len"))
     if ready is None:
         return ServedModels(chat=names, lengths=lengths)
+    is_ready = ready.get("status") == "ready"  # also with models that are loaded when they are asked for
     roles = {name: worker.get("role", worker["name"]) for worker in ready["workers"] for name in worker["models"]}
     return ServedModels(
         chat=tuple(name for name in names if roles.get(name, "chat") != "reward"),
         reward=tuple(name for name in names if roles.get(name) == "reward"),
         is_qserve=True,
-        waiting=tuple(_waiting(worker) for worker in ready["workers"] if worker["state"] != "ready"),
+        waiting=() if is_ready else tuple(_waiting(one) for one in ready["workers"] if one["state"] != "ready"),
         lengths=lengths,
     )
 

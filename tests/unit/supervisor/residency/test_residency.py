@@ -185,7 +185,7 @@ async def test_an_answer_between_two_looks_counts(turns: Callable[..., Turns]) -
             await asyncio.sleep(0.05)
             one.residents["a"].worker.status.load.num_pieces += 1
             assert one.state("a") is WorkerState.READY
-        assert one.residents["a"].turns.served_s > 0
+        assert 0 < one.residents["a"].turns.served_s < 60
         await one.until_state("a", WorkerState.IDLE)
 
 
