@@ -111,9 +111,9 @@ SECTIONS = (
     _section(
         "Engine",
         "engine engine_args",
-        "engine_version enforce_eager enable_prefix_caching num_speculative_tokens mamba_ssm_cache_dtype "
-        "max_cudagraph_capture_size performance_mode enable_sleep_mode expandable_segments skip_mm_profiling "
-        "engram_config warm_compile_cache",
+        "engine_version enforce_eager enable_prefix_caching num_speculative_tokens num_ngram_tokens "
+        "mamba_ssm_cache_dtype max_cudagraph_capture_size performance_mode enable_sleep_mode expandable_segments "
+        "skip_mm_profiling engram_config warm_compile_cache",
     ),
     _section(
         "LoRA adapters in vLLM", "", "enable_lora max_loras max_lora_rank fully_sharded_loras lora_target_modules"

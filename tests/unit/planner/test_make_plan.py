@@ -137,6 +137,29 @@ def test_speculation_needs_a_head_that_drafts() -> None:
         plan_of("Qwen/Qwen3-8B", "h100-sxm", num_speculative_tokens=2)
 
 
+def test_drafts_by_n_grams_are_counted_without_a_head() -> None:
+    """Graphs of 1 + k tokens, as with an MTP head; no weights and no cache of one."""
+    fixed = {"max_num_seqs": 64, "max_model_len": 4096, "quant": "bf16"}
+    plain, drafted = (plan_of("Qwen/Qwen3-8B", "h100-sxm", **fixed, **more) for more in ({}, {"num_ngram_tokens": 3}))
+    assert '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}' in drafted.engine_args
+    assert drafted.devices[0].weights_bytes == plain.devices[0].weights_bytes
+    assert drafted.model.kv_bytes_per_token == plain.model.kv_bytes_per_token
+    assert drafted.devices[0].cuda_graphs_bytes > plain.devices[0].cuda_graphs_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "fixed", "why"),
+    [
+        ("Qwen/Qwen3.5-9B", {"num_speculative_tokens": 2}, "are two ways to draft"),
+        ("Qwen/Qwen3.5-9B", {}, "its MTP head drafts with --num-speculative-tokens"),
+        ("Qwen/Qwen3-8B", {"engine": "transformers"}, "--num-ngram-tokens: vLLM's alone"),
+    ],
+)
+def test_drafts_by_n_grams_that_nothing_counts_are_refused(model: str, fixed: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        plan_of(model, "h100-sxm", num_ngram_tokens=3, **fixed)
+
+
 def test_more_ranks_than_cards_is_refused() -> None:
     with pytest.raises(UsageError, match="needs 4 cards, but there are 2"):
         plan_of("Qwen/Qwen3-32B", "h100-sxm:2", tensor_parallel_size=4)

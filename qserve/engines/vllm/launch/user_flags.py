@@ -116,7 +116,7 @@ def _drafts_as_planned(argument: Argument, mine: Argument | None) -> bool:
         return False
     planned, (value,) = json.loads(mine.values[0]), argument.values
     if argument.flag.dest == "spec_method":
-        return value in MTP_METHODS
+        return value == planned["method"] or (planned["method"] == "mtp" and value in MTP_METHODS)
     if argument.flag.dest == "spec_tokens":
         return bool(_number(value) == planned["num_speculative_tokens"])
     config = _number(value)

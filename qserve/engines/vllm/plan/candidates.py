@@ -129,7 +129,7 @@ def _step_options(request: PlanRequest) -> tuple[str, ...]:
         ("eager", options.enforce_eager),
         ("prompt logprobs", request.prompt_logprobs),
         ("language model only", options.language_model_only),
-        (f"{options.num_speculative_tokens} drafted", options.num_speculative_tokens),
+        (f"{options.num_drafted} drafted", options.num_drafted),
     )
     return tuple(name for name, is_set in flags if is_set)
 

@@ -213,6 +213,7 @@ def _drafts(config: str | None, method: str | None, model: str | None, tokens: i
         what = f"drafts by {method or 'a model'}" + (f" ({model})" if model else "")
         raise UsageError(
             f"--engine-args asks for {what}; the plan does not count the weights, cache and buffers of that. "
-            "Use --num-speculative-tokens, which drafts with the model's own MTP head and is counted"
+            "Use --num-speculative-tokens, which drafts with the model's own MTP head, or --num-ngram-tokens, which "
+            "drafts from the text: both are counted"
         )
     return int(tokens or 1)

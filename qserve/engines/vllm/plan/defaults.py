@@ -67,7 +67,7 @@ def replayed_tokens(plan: Plan, device: Device) -> int:
 
 def _graph_flags(options: VllmOptions) -> tuple[str, ...]:
     """What decides of graphs, as vLLM is told it: a plan that does not fit has no flags otherwise."""
-    names = ("enforce_eager", "num_speculative_tokens", "max_cudagraph_capture_size")
+    names = ("enforce_eager", "num_speculative_tokens", "num_ngram_tokens", "max_cudagraph_capture_size")
     found = (one for one in options_of(VllmOptions) if one.name in names)
     return tuple(part for one in found for part in one.arguments(getattr(options, one.name)))
 

@@ -50,6 +50,12 @@ def _speculation(num_tokens: int) -> tuple[str, ...]:
     return ("--speculative-config", config) if num_tokens else ()
 
 
+def _lookup(num_tokens: int) -> tuple[str, ...]:
+    """A sequence's own text is searched for its last tokens, four at most, and what followed them is drafted."""
+    config = json.dumps({"method": "ngram", "num_speculative_tokens": num_tokens, "prompt_lookup_max": 4})
+    return ("--speculative-config", config) if num_tokens else ()
+
+
 def _performance(mode: str) -> tuple[str, ...]:
     return ("--performance-mode", mode) if mode != "balanced" else ()
 
@@ -131,6 +137,13 @@ class VllmOptions(EngineOptions):
     num_speculative_tokens: int = option(
         "number", "Tokens that the MTP head drafts.", 0, sent_as="--speculative-config", write=_speculation
     )
+    num_ngram_tokens: int = option(
+        "number",
+        "Tokens drafted from what the prompt and the answer hold already, without a model.",
+        0,
+        sent_as="--speculative-config",
+        write=_lookup,
+    )
     max_cudagraph_capture_size: int | None = option(
         "count", "Largest batch that vLLM captures as a CUDA graph [512].", sent_as="--max-cudagraph-capture-size"
     )
@@ -206,6 +219,11 @@ class VllmOptions(EngineOptions):
                 f"--max-lora-rank {self.max_lora_rank}: vLLM takes {', '.join(map(str, _RANKS))}; {above} holds "
                 f"{'adapters of that rank' if above >= self.max_lora_rank else 'the largest'}"
             )
+
+    @property
+    def num_drafted(self) -> int:
+        """Tokens drafted for each sequence of a step, by whatever drafts."""
+        return self.num_speculative_tokens or self.num_ngram_tokens
 
     @cached_property
     def media(self) -> MediaLimits:

@@ -54,9 +54,27 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
             f"--num-speculative-tokens {options.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "
             "with; leave it out"
         )
+    if options.num_ngram_tokens:
+        _refuse_lookup(checkpoint, options)
     _refuse_spread_experts(checkpoint, options)
     check_rope(checkpoint.spec.rope, checkpoint.id)
     check_knows(checkpoint.spec, release)
+
+
+def _refuse_lookup(checkpoint: Checkpoint, options: VllmOptions) -> None:
+    """Raises UsageError for n-grams beside another way to draft, and where what they keep is not counted."""
+    flag, spec = f"--num-ngram-tokens {options.num_ngram_tokens}", checkpoint.spec
+    if options.num_speculative_tokens:
+        raise UsageError(
+            f"{flag} and --num-speculative-tokens {options.num_speculative_tokens} are two ways to draft, and vLLM "
+            "takes one; leave one of them out"
+        )
+    if spec.linear_attention is not None or spec.index is not None:
+        instead = "; its MTP head drafts with --num-speculative-tokens" if spec.mtp_layers else ""
+        raise UsageError(
+            f"{flag}: the plan does not count what drafts by n-grams keep beside the attention of {checkpoint.id}; "
+            f"leave it out{instead}"
+        )
 
 
 def _refuse_what_is_not_there(options: VllmOptions, release: str, device: Device) -> None:

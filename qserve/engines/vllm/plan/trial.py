@@ -226,7 +226,7 @@ class Trial:
 
     @property
     def drafts(self) -> bool:
-        return self.options.num_speculative_tokens > 0
+        return self.options.num_drafted > 0
 
     @property
     def is_eager(self) -> bool:
@@ -236,7 +236,7 @@ class Trial:
     @cached_property
     def captures(self) -> Captures:
         """With drafts whole decode steps only where attention captures several tokens of a sequence."""
-        drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size
+        drafts, largest = self.options.num_drafted, self.options.max_cudagraph_capture_size
         only = drafts > 0 and not captures_drafts(self.candidate, self.version)
         default = self.version.largest_capture(is_datacenter_blackwell(self.device))
         is_fine = self.options.performance_mode == "interactivity"

@@ -174,6 +174,15 @@ REFUSALS: dict[str, str] = {
     "--num-speculative-tokens {}: {} has no MTP head to draft with; leave it out": (
         "--num-speculative-tokens {}：{} 没有用于草拟的 MTP 头；请去掉它"
     ),
+    "--num-ngram-tokens {} and --num-speculative-tokens {} are two ways to draft, and vLLM takes one; leave one of "
+    "them out": "--num-ngram-tokens {} 与 --num-speculative-tokens {} 是两种草拟方式，vLLM 只接受一种；请去掉其中一个",
+    "--num-ngram-tokens {}: the plan does not count what drafts by n-grams keep beside the attention of {}; leave it "
+    "out": "--num-ngram-tokens {}：规划未计入 n-gram 草拟在 {} 的注意力之外占用的内存；请去掉它",
+    "--num-ngram-tokens {}: the plan does not count what drafts by n-grams keep beside the attention of {}; leave it "
+    "out; its MTP head drafts with --num-speculative-tokens": (
+        "--num-ngram-tokens {}：规划未计入 n-gram 草拟在 {} 的注意力之外占用的内存；请去掉它，改用其 MTP 头："
+        "--num-speculative-tokens"
+    ),
     "--kv-cache-dtype {}: {} has no attention kernel for it": "--kv-cache-dtype {}：{} 没有相应的注意力内核",
     "--kv-cache-dtype nvfp4: {} has no attention kernel for it, which are for compute capability 8.0 and later; leave "
     "it out, or give fp8 where the card reads it": (

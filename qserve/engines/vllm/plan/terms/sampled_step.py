@@ -79,7 +79,7 @@ def _bytes_an_entry(sizes: Trial) -> int:
 
 def _rows(sizes: Trial) -> int:
     """A row for each sequence, and each drafted token."""
-    drafted = 1 + sizes.options.num_speculative_tokens
+    drafted = 1 + sizes.options.num_drafted
     return min(sizes.max_num_seqs * drafted, sizes.max_num_batched_tokens)
 
 
