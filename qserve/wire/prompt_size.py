@@ -13,7 +13,10 @@ from typing import Any
 from qserve.wire.errors import ApiError, too_long
 from qserve.wire.overflow import Overflow
 
-__all__ = ["ContextLimits"]
+__all__ = ["LONGER", "ContextLimits"]
+
+LONGER = "a larger --max-model-len, if the model was made for more, or with --context, if YaRN stretches it so far"
+"""What helps where the model's positions are not known."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class ContextLimits:
         max_model_len: tokens of prompt and answer.
         max_prompt_bytes: UTF-8 bytes of the longest text that could fit; None: not known.
         max_positions: the largest --max-model-len that the model was made for; None: not known.
+        most_stretched: the largest --context that YaRN stretches it to; None: not known.
     """
 
     max_model_len: int
     max_prompt_bytes: int | None = None
     max_positions: int | None = None
+    most_stretched: int | None = None
 
     def check(self, prompt: Any) -> None:
         """Raises ApiError 400 `context_length_exceeded` for a prompt that can't fit.
@@ -53,11 +58,13 @@ class ContextLimits:
         advice: str = "shorten the prompt",
         param: str | None = None,
     ) -> ApiError:
-        """The error for such a prompt, with advice that can be followed: no model serves more than its positions."""
+        """The error for such a prompt, with advice that can be followed: beyond its positions YaRN alone leads."""
         if self.max_positions is None:
-            advice += " or serve with a larger --max-model-len, if the model was made for more"
+            advice += f" or serve with {LONGER}"
         elif self.max_model_len < self.max_positions:
             advice += f" or serve with a larger --max-model-len (at most {self.max_positions})"
+        if (most := self.most_stretched) is not None and most > max(self.max_positions or most, self.max_model_len):
+            advice += f" or stretch the model's positions by YaRN: --context (at most {most})"
         return too_long(Overflow(self.max_model_len, num_tokens, max_tokens, known_by), advice, param)
 
     def _check_bytes(self, text: str, max_bytes: int) -> None:

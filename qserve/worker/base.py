@@ -73,6 +73,7 @@ class WorkerFacts:
         tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
         max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
         max_positions: the largest max_model_len that the model was made for; None: not known.
+        most_stretched: the largest --context that YaRN stretches it to; None: not known.
         vocab_size: token ids of requests end before it; None: not known.
         loads_on_demand: it comes into memory when it is asked for, and leaves it for others; requests wait meanwhile.
     """
@@ -99,6 +100,7 @@ class WorkerFacts:
     tokenizer: Path | None = None
     max_prompt_bytes: int | None = None
     max_positions: int | None = None
+    most_stretched: int | None = None
     vocab_size: int | None = None
     loads_on_demand: bool = False
 
@@ -114,7 +116,7 @@ class WorkerFacts:
     @cached_property
     def context(self) -> ContextLimits:
         """What a single request may hold."""
-        return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions)
+        return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions, self.most_stretched)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -18,14 +18,16 @@ class EngineLimits:
         max_num_seqs: sequences at once.
         max_prompt_bytes: UTF-8 bytes above which no prompt fits; None: can't be told by bytes.
         max_positions: the largest max_model_len that the model was made for.
+        most_stretched: the largest --context that YaRN stretches it to; None: not known.
     """
 
     max_model_len: int
     max_num_seqs: int
     max_prompt_bytes: int | None
     max_positions: int
+    most_stretched: int | None = None
 
     @property
     def context(self) -> ContextLimits:
         """Those of a single request."""
-        return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions)
+        return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions, self.most_stretched)

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
+from qserve.core.rope import Rope
 from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest
 
-__all__ = ["overrides_of", "stretched_to", "warning_of"]
+__all__ = ["most_stretched", "overrides_of", "stretched_to", "warning_of"]
 
 _MOST_STRETCHED = 8.0
 # Qwen3's 40960 are 32768 that it was trained for and room for an answer; its card stretches the first.
@@ -44,12 +45,17 @@ def _why_not(checkpoint: Checkpoint) -> str:
             f"{checkpoint.id} has {spec.max_position_embeddings} positions, by a rope of type {spec.rope.kind} that "
             "YaRN can't stretch"
         )
-    most = int(_trained(checkpoint) * _MOST_STRETCHED)
+    most = most_stretched(spec.rope)
     return f"{checkpoint.id} has {spec.max_position_embeddings} positions, and YaRN stretches them to {most} at most"
 
 
-def _trained(checkpoint: Checkpoint) -> int:
-    original = int(checkpoint.spec.rope.original)
+def most_stretched(rope: Rope) -> int:
+    """The most positions that YaRN stretches it to; those that it has where YaRN is no help."""
+    return int(_trained(rope) * _MOST_STRETCHED) if rope.kind in _STRETCHABLE else rope.reach
+
+
+def _trained(rope: Rope) -> int:
+    original = int(rope.original)
     return _TRAINED.get(original, original)
 
 
@@ -58,7 +64,8 @@ def stretched_to(checkpoint: Checkpoint, wanted: int) -> dict[str, Any] | None:
 
     It was trained for four times the positions and holds for a little more; what is stretched otherwise stays so.
     """
-    rope, original = checkpoint.spec.rope, _trained(checkpoint)
+    rope = checkpoint.spec.rope
+    original = _trained(rope)
     factor = math.ceil(2 * wanted / original) / 2
     if rope.kind not in _STRETCHABLE or factor > _MOST_STRETCHED:
         return None

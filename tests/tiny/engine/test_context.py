@@ -39,6 +39,7 @@ async def test_the_worker_serves_the_stretched_positions(tmp_path: Path, monkeyp
     engine = await _start_engine(WorkerSpec.from_json(spec.to_json()))
     try:
         assert (engine.max_positions, engine.max_model_len) == (4096, 4096)
+        assert engine.limits.most_stretched == 8 * 2048
         served = angles_of(engine.loaded.model)
     finally:
         engine.stop()

@@ -61,3 +61,19 @@ def test_the_error_names_the_flag_where_a_larger_value_would_be_taken(max_positi
         ContextLimits(_MAX_LEN, _BOUND, max_positions).check([1] * 101)
     assert said in refused.value.message and "101" in refused.value.message and "100" in refused.value.message
     assert ("--max-model-len" in refused.value.message) == (max_positions != _MAX_LEN)
+
+
+@pytest.mark.parametrize(
+    ("max_positions", "most_stretched", "said"),
+    [
+        (_MAX_LEN, 800, ": shorten the prompt or stretch the model's positions by YaRN: --context (at most 800)"),
+        (400, 800, "--max-model-len (at most 400) or stretch the model's positions by YaRN: --context (at most 800)"),
+        (_MAX_LEN, _MAX_LEN, ": shorten the prompt"),
+        (_MAX_LEN, None, ": shorten the prompt"),
+        (None, None, "or with --context, if YaRN stretches it so far"),
+    ],
+)
+def test_and_context_where_yarn_leads_further(max_positions: int | None, most_stretched: int | None, said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        ContextLimits(_MAX_LEN, _BOUND, max_positions, most_stretched).check([1] * 101)
+    assert refused.value.message.endswith(said)

@@ -25,9 +25,9 @@ async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerFacts:
 
 
 async def test_the_gateway_is_told_the_limits_of_the_pool(tmp_path: Path) -> None:
-    facts = await told(tmp_path, 200, EngineLimits(300, 1, 2400, 4096))
+    facts = await told(tmp_path, 200, EngineLimits(300, 1, 2400, 4096, 16384))
     assert (facts.max_model_len, facts.max_num_seqs) == (300, 1)
-    assert (facts.max_prompt_bytes, facts.max_positions) == (2400, 4096)
+    assert (facts.max_prompt_bytes, facts.max_positions, facts.most_stretched) == (2400, 4096, 16384)
 
 
 async def test_a_worker_that_has_none_keeps_its_plans(tmp_path: Path) -> None:

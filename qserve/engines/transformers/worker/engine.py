@@ -29,6 +29,7 @@ from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import PromptRefused, SequenceFailed
 from qserve.model.load import LoadedModel
 from qserve.model.out_of_memory import OutOfMemory
+from qserve.planner.search.stretch import most_stretched
 from qserve.worker.heartbeat import Heartbeat
 from qserve.worker.limits import EngineLimits
 
@@ -102,7 +103,8 @@ class Engine:
         self.token_text = TokenText(loaded.tokenizer.backend_tokenizer)
         config = loaded.model.config.get_text_config()
         self.vocab_size = int(config.vocab_size)
-        self.max_positions = read_rope(config.to_dict(), int(config.max_position_embeddings), None, "config.json").reach
+        rope = read_rope(config.to_dict(), int(config.max_position_embeddings), None, "config.json")
+        self.max_positions, self._most_stretched = rope.reach, most_stretched(rope)
         # One that has no row is never drawn.
         self.eos_token_ids = frozenset(one for one in _eos_token_ids(loaded) if one < self.vocab_size)
         self.defaults = _default_params(loaded.model.generation_config)
@@ -116,7 +118,8 @@ class Engine:
         """What it takes."""
         per_token = max_bytes_per_token(json.loads(self.tokenizer.backend_tokenizer.to_str()))
         max_prompt_bytes = None if per_token is None else per_token * self.max_model_len
-        return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes, self.max_positions)
+        positions = self.max_positions, self._most_stretched
+        return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes, *positions)
 
     @cached_property
     def grammars(self) -> Grammars:

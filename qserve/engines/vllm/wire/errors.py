@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from qserve.engines.vllm.wire.overflow import overflow_of_vllm
 from qserve.wire.errors import ApiError, too_long
 from qserve.wire.overflow import Overflow
+from qserve.wire.prompt_size import LONGER
 
 __all__ = ["error_of", "in_our_words", "stream_error_of"]
 
@@ -69,8 +70,7 @@ def error_of(status: int, body: bytes, limit: int | None = None) -> ApiError | N
         overflow = Overflow(limit, limit)
     if status == 400 and overflow is not None:
         less = "shorten the prompt" if overflow.max_tokens is None else "lower max_tokens"
-        advice = f"{less} or serve with a larger --max-model-len, if the model was made for more"
-        return too_long(overflow, advice, about)
+        return too_long(overflow, f"{less} or serve with {LONGER}", about)
     if status == 400 and said.startswith(_OF_GRAMMARS):
         code = "invalid_grammar"
     else:
