@@ -24,7 +24,7 @@ __all__ = ["STARTED_BY", "OwnServer", "own_server", "rounding_arguments", "up_ar
 STARTED_BY = "QSERVE_STARTED_BY"
 """Environment variable that names the command for which a temporary server runs."""
 _POLL_S = 0.1
-StartedBy = Literal["compare", "eval", "library", "run"]
+StartedBy = Literal["bench", "compare", "eval", "library", "run"]
 _FAILURES = {kind.exit_status: kind for kind in (UsageError, DoesNotFit)}
 
 

@@ -78,7 +78,8 @@ class StoredRun(_Json):
         num_errors: those that ended with an error's code.
         num_lost: requests that could not be kept (full disk, locked store).
         workers: with their plans and starts.
-        started_by: `compare` or `eval` where that command started it for itself, `train` of a training run, else "".
+        started_by: `bench`, `compare` or `eval` where that command started it for itself, `train` of a training run,
+            else "".
     """
 
     id: str

@@ -79,7 +79,8 @@ class RunStore:
     def run(self, name: str | None = None) -> StoredRun:
         """The run with this id or beginning of one. Raises UsageError where that is not one run.
 
-        None: the newest, or rather the newest that `qserve compare` did not start for itself, where there is one.
+        None: the newest, or rather the newest that `qserve compare` and `bench` did not start for themselves, where
+        there is one.
         """
         with self.connection() as connection:
             return run_of(connection, self._row(connection, name))
@@ -244,7 +245,8 @@ class RunStore:
     def _row(self, connection: sqlite3.Connection, name: str | None) -> Any:
         rows = connection.execute(
             f"SELECT {RUN_COLUMNS} FROM run WHERE substr(id, 1, length(?1)) = ?1 "  # noqa: S608
-            "ORDER BY id = ?1 DESC, ?1 = '' AND started_by = 'compare', started_unix_s DESC, number DESC LIMIT 3",
+            "ORDER BY id = ?1 DESC, ?1 = '' AND started_by IN ('bench', 'compare'), started_unix_s DESC, number DESC "
+            "LIMIT 3",
             [name or ""],
         ).fetchall()
         if not rows and name:

@@ -19,6 +19,7 @@ import click
 from qserve.cli.bench.request import BenchFlags, Inputs, client_of, inputs_of, load_plan_of, source_of
 from qserve.cli.interrupted import INTERRUPTED
 from qserve.cli.options.command import Command
+from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.writable import check_file_writable
@@ -128,6 +129,15 @@ class _Burstiness(FiniteRange):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, without single requests.")
 @click.option(
+    "--compare-spec",
+    is_flag=True,
+    help="Serve --model without drafts and with each way to draft, and say where they pay.",
+)
+@click.option(
+    "--spec-tokens", type=Count(min=1), default=3, show_default=True, help="Tokens drafted at once (--compare-spec)."
+)
+@click.option("--up-args", default="", help='Further flags of `qserve up` (--compare-spec): "--max-model-len 8192".')
+@click.option(
     "--self-test", is_flag=True, help="Measure a fake server of known latencies, and the load generator's own cost."
 )
 @click.option(
@@ -136,7 +146,9 @@ class _Burstiness(FiniteRange):
     envvar="QSERVE_STATE_DIR",
     help="Where results are kept [~/.local/state/qserve].",
 )
-def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
+def command(
+    self_test: bool, compare_spec: bool, spec_tokens: int, up_args: str, state_dir: Path | None, **values: Any
+) -> None:
     """Load test of any OpenAI-compatible server: TTFT, TPOT, ITL, E2E as `vllm bench serve` defines them.
 
     \b
@@ -145,6 +157,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     qserve bench --request-rate 2,4,8 --goodput ttft:200 tpot:50
     qserve bench --endpoint reward --best-of 8 --concurrency 4
     qserve bench --dataset sharegpt.json --num-prompts 200 --csv requests.csv
+    qserve bench --compare-spec --model Qwen/Qwen3-8B --dataset sharegpt.json
 
     Ctrl-C ends the load and prints what was measured so far. Exit status: 0, 1 nothing was measured or the server
     stopped answering, 2 bad input or a server that can't be measured, 130 after Ctrl-C.
@@ -152,9 +165,13 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     if self_test:
         sys.exit(0 if _self_test() else 1)
     flags = BenchFlags(**values)
-    plan = load_plan_of(flags)
     state = state_folder(state_dir)
     output = flags.output or _own_file(state)
+    if compare_spec:
+        _compare(flags, spec_tokens, up_args, state_dir, output)
+        return
+    refuse_flags(("spec_tokens", "up_args"), "for --compare-spec, which starts servers; add it, or leave them out")
+    plan = load_plan_of(flags)
     from qserve.cli.bench.show import show_result
     from qserve.terminal.console import console_of
 
@@ -174,6 +191,23 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     kept = _keep(result, state, output)
     console.print(f"Result  {output}{kept}", soft_wrap=True)
     sys.exit(status)
+
+
+def _compare(flags: BenchFlags, tokens: int, up_args: str, state_dir: Path | None, output: Path) -> None:
+    """Measures each way to draft, and prints what came of it."""
+    from qserve.cli.bench.show_speculation import show_speculation
+    from qserve.cli.bench.speculation import compare_speculation, written
+    from qserve.terminal.console import console_of
+
+    check_file_writable(output)
+    compared = compare_speculation(flags, flags.model, tokens, up_args, state_dir)
+    written(compared, output)
+    if flags.as_json:
+        click.echo(json.dumps(compared.to_json(), indent=1, ensure_ascii=False))
+        return
+    console = console_of()
+    show_speculation(console, compared)
+    console.print(f"Result  {output}", soft_wrap=True)
 
 
 def _own_file(state: Path) -> Path:

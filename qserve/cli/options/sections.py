@@ -57,8 +57,8 @@ SECTIONS = (
     _section("Prices", "prices", "monthly"),
     _section(
         "Stages",
-        "bench:concurrency request_rate sweep bench:num_prompts duration",
-        "burstiness burst_size max_concurrency num_warmups",
+        "bench:concurrency request_rate sweep bench:num_prompts duration compare_spec",
+        "burstiness burst_size max_concurrency num_warmups spec_tokens",
     ),
     _section(
         "Requests",

@@ -141,7 +141,7 @@ def test_drafts_by_n_grams_are_counted_without_a_head() -> None:
     """Graphs of 1 + k tokens, as with an MTP head; no weights and no cache of one."""
     fixed = {"max_num_seqs": 64, "max_model_len": 4096, "quant": "bf16"}
     plain, drafted = (plan_of("Qwen/Qwen3-8B", "h100-sxm", **fixed, **more) for more in ({}, {"num_ngram_tokens": 3}))
-    assert '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}' in drafted.engine_args
+    assert any('"method": "ngram", "num_speculative_tokens": 3' in one for one in drafted.engine_args)
     assert drafted.devices[0].weights_bytes == plain.devices[0].weights_bytes
     assert drafted.model.kv_bytes_per_token == plain.model.kv_bytes_per_token
     assert drafted.devices[0].cuda_graphs_bytes > plain.devices[0].cuda_graphs_bytes

@@ -51,8 +51,9 @@ def _speculation(num_tokens: int) -> tuple[str, ...]:
 
 
 def _lookup(num_tokens: int) -> tuple[str, ...]:
-    """A sequence's own text is searched for its last tokens, four at most, and what followed them is drafted."""
-    config = json.dumps({"method": "ngram", "num_speculative_tokens": num_tokens, "prompt_lookup_max": 4})
+    """A sequence's own text is searched for its last two to four tokens, and what followed them is drafted."""
+    lengths = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    config = json.dumps({"method": "ngram", "num_speculative_tokens": num_tokens, **lengths})
     return ("--speculative-config", config) if num_tokens else ()
 
 
