@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qserve.runs.training_commands import serve_command
+from qserve.runs.training_commands import load_command, serve_command
 from qserve.runs.verdict import advice_on, warning_of
 from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_bytes
@@ -52,7 +52,7 @@ def show_summary(ended: Ended, console: Console | None = None) -> None:
     for label, text in _rows(ended):
         marker = f"{label:<{_WIDTH}}"
         style = "yellow" if label == "Warning" else ""
-        if label in ("Next", "Or", "Report", "Model"):
+        if label in ("Next", "Then", "Or", "Report", "Model"):
             console.print(Text(marker + text, style=style), soft_wrap=True)
         else:
             console.print(Hanging(text, marker, style))
@@ -108,6 +108,8 @@ def _next(ended: Ended) -> Iterator[tuple[str, str]]:
     warning = warning_of(ended.document)
     if warning is None:
         yield "Next", ended.serve
+        if (load := load_command(ended.document["method"], ended.document["output"])) is not None:
+            yield "Then", load
         return
     yield "Warning", warning
     yield "Advice", advice_on(ended.document)

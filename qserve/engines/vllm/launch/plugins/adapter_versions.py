@@ -101,7 +101,10 @@ def _number_loads(module: ModuleType) -> None:
 
 
 def _linked(folder: Path, number: int) -> Path:
-    """A folder of links beside `folder`, whose files nobody writes to."""
+    """A folder of links beside `folder`, whose files nobody writes to. Those of servers that have ended go."""
+    for left in folder.parent.glob("served-*"):
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            shutil.rmtree(left, ignore_errors=True)
     links = folder.parent / f"served-{os.getpid()}-{number}"
     links.mkdir(mode=0o700)
     for file in folder.iterdir():
