@@ -29,6 +29,7 @@ __all__ = [
     "read_header",
     "read_index",
     "read_json",
+    "read_json_list",
     "shard_names",
 ]
 
@@ -74,17 +75,35 @@ def check_kind(file: Path) -> None:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The JSON object in a regular file. Raises BrokenCheckpoint for anything else, with what was seen."""
+    return parse_json(_bytes_of(file), str(file))
+
+
+def read_json_list(file: Path) -> list[Any]:
+    """The JSON list in a regular file. Raises as `read_json` does."""
+    data = _parsed(_bytes_of(file), str(file))
+    if not isinstance(data, list):
+        raise BrokenCheckpoint(f"{file} is a JSON {type(data).__name__}, but must be a list")
+    return data
+
+
+def _bytes_of(file: Path) -> bytes:
     check_kind(file)
     try:
         with file.open("rb") as stream:
-            text = stream.read(MAX_JSON_BYTES + 1)
+            return stream.read(MAX_JSON_BYTES + 1)
     except OSError as error:
         raise BrokenCheckpoint(f"{file} is not readable JSON ({error}); download it again") from None
-    return parse_json(text, str(file))
 
 
 def parse_json(text: bytes, where: str) -> dict[str, Any]:
     """The JSON object in `text`, at most MAX_JSON_BYTES long and 64 levels deep. Raises BrokenCheckpoint."""
+    data = _parsed(text, where)
+    if not isinstance(data, dict):
+        raise BrokenCheckpoint(f"{where} is a JSON {type(data).__name__}, but must be an object")
+    return data
+
+
+def _parsed(text: bytes, where: str) -> Any:
     if len(text) > MAX_JSON_BYTES:
         raise BrokenCheckpoint(f"{where} is larger than {MAX_JSON_BYTES >> 20} MiB, and no checkpoint needs that much")
     try:
@@ -93,13 +112,11 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
         raise BrokenCheckpoint(f"{where} is nested deeper than {_MAX_DEPTH} levels; download it again") from None
     except ValueError as error:
         raise BrokenCheckpoint(f"{where} is not readable JSON ({error}); download it again") from None
-    if not isinstance(data, dict):
-        raise BrokenCheckpoint(f"{where} is a JSON {type(data).__name__}, but must be an object")
     _check_depth(data, where)
     return data
 
 
-def _check_depth(data: dict[str, Any], where: str) -> None:
+def _check_depth(data: Any, where: str) -> None:
     level: list[Any] = [data]
     for _ in range(_MAX_DEPTH):
         level = [child for value in level for child in _children(value) if isinstance(child, dict | list)]

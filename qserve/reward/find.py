@@ -37,7 +37,8 @@ NO_MODEL = {
 
 
 def find_reward(reward: str, settings: RewardSettings, *, asks_hub: bool = False) -> RewardCheckpoint:
-    """The reward model that `reward` names: a folder, a single file, a hub id in the local cache, or `demo`.
+    """The reward model that `reward` names: a folder, a single file, a hub id in the local cache, or `demo`; with
+    `settings.embeds` an embedding model.
 
     `asks_hub`: of an id that is not in the cache the hub is asked, for headers alone (`to_fetch` names what is to be
     fetched before it is loaded). Raises ModelNotFound or BrokenCheckpoint with what was found.
@@ -47,21 +48,25 @@ def find_reward(reward: str, settings: RewardSettings, *, asks_hub: bool = False
             f"--judge {settings.judge}: a judge generates its verdicts, which needs a server: start qserve up --reward "
             f"{reward} --judge {settings.judge}, and give its address with --url"
         )
-    if is_recipe(reward):
+    if is_recipe(reward) and not settings.embeds:
         recipe = read_recipe(Path(reward).expanduser().absolute())
         return _of_recipe(recipe, reward, settings, asks_hub=asks_hub)
-    name, revision = split_revision(reward, "--reward-revision")
+    flag = "--embed" if settings.embeds else "--reward"
+    name, revision = split_revision(reward, f"{flag}-revision")
     asked = "" if revision is None else reward
-    path, to_fetch = _asked_path(name, revision, settings.base) if asks_hub else (_path_of(name, revision), ())
+    path, to_fetch = (
+        _asked_path(name, revision, settings.base, flag) if asks_hub else (_path_of(name, revision, flag), ())
+    )
     checkpoint = replace(recognise(path, settings, name), asked=asked, to_fetch=to_fetch)
-    _check_template(checkpoint, settings)
+    if not settings.embeds:  # which reads texts, and no conversations
+        _check_template(checkpoint, settings)
     return checkpoint
 
 
-def _asked_path(reward: str, revision: str | None, base: str | None) -> tuple[Path, tuple[str, ...]]:
+def _asked_path(reward: str, revision: str | None, base: str | None, flag: str) -> tuple[Path, tuple[str, ...]]:
     """Where it is, or a folder of its headers, and what is to be fetched in that case."""
     try:
-        return _path_of(reward, revision), ()
+        return _path_of(reward, revision, flag), ()
     except ModelNotFound as error:
         if is_offline():
             raise ModelNotFound(f"{error}. HF_HUB_OFFLINE forbids asking the hub") from None
@@ -97,9 +102,9 @@ def _base_to_fetch(folder: Path, base: str | None) -> tuple[str, ...]:
     return (named,)
 
 
-def _path_of(reward: str, revision: str | None) -> Path:
+def _path_of(reward: str, revision: str | None, flag: str) -> Path:
     """Where it is. Raises ModelNotFound, of a revision with those that the cache has."""
-    if reward == "demo":
+    if reward == "demo" and flag == "--reward":
         from qserve.demo import reward_model_path  # pulls in the demo package only for the demo
 
         return reward_model_path()
@@ -111,7 +116,12 @@ def _path_of(reward: str, revision: str | None) -> Path:
         raise ModelNotFound(
             f"{reward!r} at revision {revision!r} is not in the local Hugging Face cache"
             f"{f', which has {known}' if known else ''}; name one that is there with "
-            f"--reward-revision, or fetch it: qserve pull --reward {reward} --reward-revision {revision}"
+            f"{flag}-revision, or fetch it: qserve pull {flag} {reward} {flag}-revision {revision}"
+        )
+    if not path.exists() and flag == "--embed":
+        raise ModelNotFound(
+            f"{reward!r} is not a folder and not in the local Hugging Face cache; --embed takes a folder, or a hub id "
+            "(qserve pull --embed ID fetches it)"
         )
     if not path.exists():
         raise ModelNotFound(

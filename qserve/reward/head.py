@@ -12,7 +12,9 @@ __all__ = ["ScoreHead"]
 
 
 class ScoreHead(nn.Module):
-    """Linear layers with a ReLU between them, in fp32 whatever the body is in, and never quantized."""
+    """Linear layers with a ReLU between them, in fp32 whatever the body is in, and never quantized. Without any it
+    gives the hidden states themselves.
+    """
 
     def __init__(self, head: RewardHead) -> None:
         super().__init__()

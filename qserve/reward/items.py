@@ -6,6 +6,10 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Score", "ScoreItem", "ScorerStats", "TokenizedText", "firsts_of"]
 
@@ -50,6 +54,7 @@ class Score:
         truncated: as the item said.
         position: index of the token at which the reward was read (-1 for the mean over all tokens).
         attributes: the head's values in the order of its labels, where it has several; else None.
+        vector: of an embedding model [size], in float32, as the head gives it; else None, and then the reward counts.
     """
 
     reward: float
@@ -58,6 +63,7 @@ class Score:
     truncated: bool
     position: int
     attributes: tuple[float, ...] | None = None
+    vector: np.ndarray | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass

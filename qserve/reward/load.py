@@ -66,8 +66,8 @@ class LoadedReward:
     """A reward model that is ready to score.
 
     `packs`: rows of texts laid end to end can go through the body; without it they are padded on the right (hybrids,
-    whose linear attention carries a state along the row, and sliding windows). `row_pass`: a faster way through
-    the body for packed rows, where there is one. `by_one_call`: whether texts of a row that share nothing are one call
+    whose linear attention carries a state along the row, sliding windows, and bodies whose tokens see what follows).
+    `row_pass`: a faster way through the body for packed rows, where there is one. `by_one_call`: whether texts of a row that share nothing are one call
     of attention; `refused` has the kernel for it where the card refused that.
     """
 
@@ -317,6 +317,8 @@ def _head(checkpoint: RewardCheckpoint, body: Any) -> ScoreHead:
 
 
 def _packs(body: Any) -> bool:
+    if getattr(body.config, "is_causal", True) is False:  # gte-Qwen2: every token sees all of its text
+        return False
     layers = getattr(body.config, "layer_types", None)
     if layers is None:
         return getattr(body.config, "sliding_window", None) is None

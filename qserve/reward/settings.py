@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from qserve.errors import UsageError
 
-__all__ = ["FLAGS", "POOLINGS", "TRUNCATIONS", "Pooling", "RewardSettings", "Truncation"]
+__all__ = ["EMBED_FLAGS", "FLAGS", "POOLINGS", "TRUNCATIONS", "Pooling", "RewardSettings", "Truncation"]
 
-Pooling = Literal["last", "not-pad", "eos", "position", "mean"]
+Pooling = Literal["last", "first", "not-pad", "eos", "position", "mean"]
 Truncation = Literal["left", "right", "refuse"]
-POOLINGS: tuple[Pooling, ...] = ("last", "not-pad", "eos", "position", "mean")
+POOLINGS: tuple[Pooling, ...] = ("last", "first", "not-pad", "eos", "position", "mean")
 TRUNCATIONS: tuple[Truncation, ...] = ("left", "right", "refuse")
 
 
@@ -20,9 +20,9 @@ class RewardSettings:
     """The flags of a reward model; everything that is None is as the checkpoint's format has it.
 
     Attributes:
-        pooling: where the head is read. `last`: the last token of the text, padding never counts. `not-pad`: the last
-            token that is not config.json's pad token, as transformers' sequence classifiers read. `eos`: the last EOS
-            token, an error without one. `position`: the token `position`, counted from the end where it is negative.
+        pooling: where the head is read. `last`: the last token of the text, padding never counts. `first`: its first
+            token. `not-pad`: the last token that is not config.json's pad token, as transformers' sequence classifiers
+            read. `eos`: the last EOS token, an error without one. `position`: the token `position`, counted from the end where it is negative.
             `mean`: the mean of the hidden states.
         position: for `pooling="position"`.
         head: name of the head's tensors in the checkpoint, for example `reward_head`.
@@ -36,6 +36,7 @@ class RewardSettings:
             second as the next token.
         judge: a judge template (bundled, or a YAML file): a causal model writes verdicts, and is served as chat.
         recipe: the YAML file whose parts are combined (`qserve.reward.recipe`); no flag, --reward names it.
+        embeds: it is an embedding model, which gives vectors; no flag, --embed names it.
     """
 
     pooling: Pooling | None = None
@@ -50,6 +51,7 @@ class RewardSettings:
     answer_tokens: str | None = None
     judge: str | None = None
     recipe: str | None = None
+    embeds: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError for a word that is none of those allowed, and for a position that nothing reads."""
@@ -72,5 +74,7 @@ class RewardSettings:
         return cls(**data)
 
 
-FLAGS = tuple(item.name for item in fields(RewardSettings) if item.name != "recipe")
+FLAGS = tuple(item.name for item in fields(RewardSettings) if item.name not in ("recipe", "embeds"))
 """The settings that are flags, by their fields' names."""
+EMBED_FLAGS = ("pooling", "position", "max_length", "truncate")
+"""Those of them that an embedding model has, too."""

@@ -14,7 +14,7 @@ from qserve.core.tensors import Tensor, dtype_bytes
 from qserve.hub.cache import commit_of
 from qserve.reward.settings import Pooling
 
-__all__ = ["Format", "HeadLayer", "RewardCheckpoint", "RewardHead", "StoredTensor"]
+__all__ = ["Format", "HeadLayer", "RewardCheckpoint", "RewardHead", "StoredTensor", "Vectors"]
 
 # math.exp of more overflows.
 _MOST_EXPONENT = 700.0
@@ -29,6 +29,7 @@ Format = Literal[
     "openrlhf",
     "multi-attribute",
     "reranker",
+    "embedding",
     "none",
 ]
 
@@ -60,7 +61,8 @@ class RewardHead:
     """What turns a hidden state into scores: one linear layer, or two with a ReLU between them.
 
     `num_labels` is 1 for a reward, 2 for a process reward model ("bad", "good"), more for several attributes. `prefix`
-    names it in the checkpoint. `answer_ids` are two rows of a language-model head, whose difference is the head of a
+    names it in the checkpoint. Without layers the hidden state itself is the answer, as of most embedding models, whose
+    other ones have one layer. `answer_ids` are two rows of a language-model head, whose difference is the head of a
     reranker: the log-odds of the first token against the second.
     """
 
@@ -70,7 +72,7 @@ class RewardHead:
 
     @property
     def num_labels(self) -> int:
-        return 1 if self.answer_ids is not None else self.layers[-1].weight.shape[0]
+        return 1 if self.answer_ids is not None or not self.layers else self.layers[-1].weight.shape[0]
 
     @property
     def hidden_size(self) -> int:
@@ -82,10 +84,39 @@ class RewardHead:
 
     def describe(self) -> str:
         """For people and for `meta`: 'reward_head 1×2048 with bias'."""
+        if not self.layers:
+            return "none"
         if self.answer_ids is not None:
             return f"{self.prefix} row {self.answer_ids[0]} less row {self.answer_ids[1]}"
         shapes = " · ReLU · ".join("×".join(map(str, layer.weight.shape)) for layer in self.layers)
         return f"{self.prefix} {shapes} {'with' if self.has_bias else 'without'} bias"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What an embedding model makes of a text beside its head, as sentence-transformers keeps it.
+
+    Attributes:
+        size: numbers of a vector.
+        is_normalized: a vector has the length 1.
+        prompts: what is written before a text, by the name of the prompt.
+        default_prompt: the name of the one that is written where a request names none.
+        instruct: a prompt with `{}` for an instruction; None: the model takes none.
+        dimensions: the sizes that vectors may be cut to, as the model was trained; (): any.
+        max_length: tokens of a text, as the checkpoint has it; None: it names none.
+    """
+
+    size: int
+    is_normalized: bool
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    instruct: str | None = None
+    dimensions: tuple[int, ...] = ()
+    max_length: int | None = None
+
+    def describe(self) -> str:
+        """For people and for `meta`: 'vectors of 1024 numbers, normalized'."""
+        return f"vectors of {self.size} numbers{', normalized' if self.is_normalized else ''}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +143,7 @@ class RewardCheckpoint:
         forced_eos: training replaced the last token by EOS, as OpenRLHF does.
         labels: names of the head's values where there are several attributes; empty for a single reward.
         weights: what each label counts in the reward; as many as `labels`.
+        vectors: of an embedding model; None of one that scores.
         template: the chat template that the format was trained with, where the tokenizer holds another.
         recipe: the YAML file that combines this model with rules and judges; format "none": it names no model.
         notes: for the user.
@@ -139,6 +171,7 @@ class RewardCheckpoint:
     forced_eos: bool = False
     labels: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
+    vectors: Vectors | None = None
     template: Path | None = None
     recipe: Path | None = None
     notes: tuple[str, ...] = ()

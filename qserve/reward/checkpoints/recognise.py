@@ -13,6 +13,7 @@ from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardH
 from qserve.reward.checkpoints.files import CheckpointFiles, read_files
 from qserve.reward.checkpoints.heads import STEP_TOKEN, head_of, token_id
 from qserve.reward.checkpoints.labels import label_names, label_weights
+from qserve.reward.checkpoints.vectors import Embedder, embedder_of
 from qserve.reward.settings import POOLINGS, Pooling, RewardSettings
 
 __all__ = ["recognise"]
@@ -23,14 +24,17 @@ _OF_CLASSES: tuple[Format, ...] = ("sequence-classification", "multi-attribute",
 
 
 def recognise(path: Path, settings: RewardSettings, model_id: str | None = None) -> RewardCheckpoint:
-    """The reward model at `path`: a folder, an adapter, or a single file with `settings.base` named.
+    """The reward model at `path`: a folder, an adapter, or a single file with `settings.base` named; or the embedding
+    model there, where `settings` say that it is one.
 
     No weights are read. Raises ModelNotFound when nothing is there, BrokenCheckpoint when it holds no reward model:
     no head, a head of the wrong shape, an adapter or a file without its base. Each message says what was found.
     """
     files = read_files(path, settings.base, model_id or str(path))
-    head = head_of(files, settings)
-    found = _described(files, head, settings)
+    if settings.embeds:
+        found = _embedding(files, embedder_of(files, settings))
+    else:
+        found = _described(files, head_of(files, settings), settings)
     return replace(found, notes=(*found.notes, *files.notes))
 
 
@@ -46,6 +50,11 @@ def _described(files: CheckpointFiles, head: RewardHead, settings: RewardSetting
                 "--pooling last"
             )
     return _with_habits(found, files, settings)
+
+
+def _embedding(files: CheckpointFiles, embedder: Embedder) -> RewardCheckpoint:
+    found = _checkpoint(files, embedder.head)
+    return replace(found, format="embedding", pooling=embedder.pooling, vectors=embedder.vectors)
 
 
 def _read_by_class(found: RewardCheckpoint, files: CheckpointFiles) -> RewardCheckpoint:
@@ -67,6 +76,8 @@ def _checkpoint(files: CheckpointFiles, head: RewardHead) -> RewardCheckpoint:
         raise BrokenCheckpoint(
             f"{files.id} has the head {head.prefix!r}, but no body (no embed_tokens.weight); "
             "a head alone needs the model that it was trained on"
+            if head.layers
+            else f"{files.id} has no body (no embed_tokens.weight); copy its weights again"
         )
     body = tuple(t for t in files.body if t.name.startswith(prefix) and not _belongs_to(head, t))
     return RewardCheckpoint(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from qserve.reward.answers import check_answered
+from qserve.reward.checkpoints import Vectors
 from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score
 from qserve.reward.protocols.chatml import turns_of, without_end
@@ -43,11 +44,12 @@ is given with them, or of a whole `text` that EOS ends (`RewardTemplate.encode`)
 @dataclass(frozen=True)
 class ModelInfo:
     """What a protocol may know of the model before anything is scored. `meta` is the scorer's; `takes_references`:
-    rules or judges read answers beside the model, or in its place."""
+    rules or judges read answers beside the model, or in its place; `vectors` is of an embedding model."""
 
     model: str
     meta: Mapping[str, Any]
     takes_references: bool = False
+    vectors: Vectors | None = None
 
     @property
     def step_token(self) -> str | None:
@@ -130,7 +132,7 @@ class ScoreJob:
 
     Attributes:
         texts: at least one.
-        answer: the body of the answer.
+        answer: the body of the answer; bytes are JSON already.
         truncate: goes before the model's own setting.
         max_length: goes before the model's own, where it is smaller.
         max_prompt_tokens, max_answer_tokens: of each message before the answer, and of the answer, no more is read.

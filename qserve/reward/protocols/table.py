@@ -13,7 +13,7 @@ from qserve.reward.protocols.job import JOBS, ModelInfo, ScoreJob
 from qserve.wire.reward import table
 from qserve.wire.reward.fields import RewardFields
 
-__all__ = ["PROTOCOLS", "Protocol"]
+__all__ = ["OF_VECTORS", "PROTOCOLS", "Protocol"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,13 @@ class Protocol:
 for _module in pkgutil.iter_modules(protocols.__path__):
     importlib.import_module(f"{protocols.__name__}.{_module.name}")
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    path: Protocol(one.request, JOBS[one.request]) for path, one in table.BY_PATH.items()
-}
-"""All of them are POST."""
+
+
+def _found(rows: Mapping[str, table.RewardProtocol]) -> Mapping[str, Protocol]:
+    return {path: Protocol(one.request, JOBS[one.request]) for path, one in rows.items()}
+
+
+PROTOCOLS = _found(table.BY_PATH)
+"""Of a model that scores. All of them are POST."""
+OF_VECTORS = _found(table.OF_VECTORS)
+"""Of an embedding model."""

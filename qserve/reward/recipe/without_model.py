@@ -15,6 +15,7 @@ class NoModel:
     """Takes the scorer's place in the app; it is never asked for a score."""
 
     tokens_ahead = 0
+    vectors = None
 
     def __init__(self, max_length: int) -> None:
         self.max_length = max_length

@@ -107,6 +107,7 @@ def _read(
         part.mean(0, keepdim=True) if texts[member].pooled.mean else part
         for member, part in zip(wanted, parts, strict=True)
     ]
-    head_device = next(loaded.head.parameters()).device
-    outputs = loaded.head(torch.cat(rows).to(head_device)).cpu()
+    weight = next(loaded.head.parameters(), None)  # of most embedding models there is none
+    states = torch.cat(rows)
+    outputs = loaded.head(states if weight is None else states.to(weight.device)).cpu()
     return dict(zip(wanted, outputs.split([len(part) for part in rows]), strict=True))

@@ -62,6 +62,8 @@ class PoolingRule:
             return Pooled((self._last_eos(item),))
         if self.pooling == "position":
             return Pooled((self._inside(self.position, length),))
+        if self.pooling == "first":
+            return Pooled((0,))
         if self.pooling == "mean":
             return Pooled(tuple(range(length)), mean=True)
         return Pooled((length - 1,))

@@ -52,7 +52,9 @@ class RewardScorer:
         rows_at_once: int = 1,
     ) -> None:
         self.loaded = loaded
-        self.max_length = min(max_length, settings.max_length or max_length)
+        self.vectors = loaded.checkpoint.vectors
+        own = self.vectors.max_length if self.vectors is not None else None
+        self.max_length = min(max_length, settings.max_length or own or max_length)
         self.template = RewardTemplate(loaded.tokenizer, loaded.checkpoint, settings, self.max_length)
         self.rule = PoolingRule.of(loaded.checkpoint, settings, loaded.tokenizer.eos_token_id)
         self._computer = RowComputer(loaded)
@@ -176,7 +178,12 @@ class RewardScorer:
             return SequenceFailed(f"scoring failed: {error}")
 
     def _score_of(self, item: ScoreItem, text: PooledText, output: torch.Tensor) -> Score:
-        checkpoint, rows = self.loaded.checkpoint, output.tolist()
+        checkpoint = self.loaded.checkpoint
+        if checkpoint.vectors is not None:
+            self._computer.count_item(len(item.token_ids), item.truncated)
+            vector = output[-1].numpy().copy()  # no view that would keep the whole row's
+            return Score(0.0, None, len(item.token_ids), item.truncated, text.pooled.positions[-1], vector=vector)
+        rows = output.tolist()
         values = [checkpoint.reward(row) for row in rows]
         many = item.positions is not None or self.rule.step_token_id is not None
         position = -1 if text.pooled.mean else text.pooled.positions[-1]
@@ -199,7 +206,7 @@ def how_scored(
     """What `meta` says of a score that does not depend on where the body runs."""
     return {
         "format": checkpoint.format,
-        "head": checkpoint.head.describe(),
+        "head": checkpoint.head.describe() if checkpoint.vectors is None else checkpoint.vectors.describe(),
         "pooling": rule.name,
         "template_hash": template.template_hash,
         "max_length": max_length,

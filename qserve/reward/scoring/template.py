@@ -45,6 +45,7 @@ class RewardTemplate:
         self._template = given or template_of(tokenizer)
         self._tool_template = given or template_of(tokenizer, with_tools=True)
         self._forced_eos_id = tokenizer.eos_token_id if checkpoint.forced_eos else None
+        self._end_id = self._forced_eos_id if checkpoint.vectors is None else _end_id(tokenizer)
         self._size_bound = SizeBound(tokenizer)
         self._vocab_size = int(checkpoint.config.get("vocab_size", 0))
         self._check_own_tokens(checkpoint)
@@ -127,8 +128,8 @@ class RewardTemplate:
         if len(ids) <= limit:
             return TokenizedText(self._readable(ids), truncated=False)
         shorter = ids[-limit:] if cut == "left" else ids[:limit]
-        if self._forced_eos_id is not None:
-            shorter[-1] = self._forced_eos_id
+        if self._end_id is not None:
+            shorter[-1] = self._end_id
         return TokenizedText(self._readable(shorter), truncated=True)
 
     def _readable(self, ids: list[int]) -> list[int]:
@@ -207,6 +208,12 @@ class RewardTemplate:
                 "input",
             )
         return list(ids)
+
+
+def _end_id(tokenizer: Any) -> int | None:
+    """The token that the tokenizer itself puts at the end of each text, where an embedding model is read."""
+    ended, plain = (tokenizer.encode("a", add_special_tokens=adds) for adds in (True, False))
+    return None if ended[-1:] == plain[-1:] else int(ended[-1])
 
 
 def _read_template(file: str | None) -> str | None:

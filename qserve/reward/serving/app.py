@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score, ScoreItem, firsts_of
 from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text
-from qserve.reward.protocols.table import PROTOCOLS, Protocol
+from qserve.reward.protocols.table import OF_VECTORS, PROTOCOLS, Protocol
 from qserve.reward.recipe.without_model import NoModel
 from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.serving.metrics import RewardMetrics
@@ -46,6 +46,8 @@ __all__ = ["build_app"]
 # A larger body is read in a thread, and only so many such requests are held in memory as objects: some 10 bytes a byte.
 _LARGE_BYTES = 1 << 16
 _LARGE_REQUESTS = 2
+# An answer with more vectors is written in a thread, too.
+_FEW_VECTORS = 16
 
 
 def build_app(
@@ -61,6 +63,7 @@ def build_app(
     """
     metrics = RewardMetrics(scorer)
     host = _Host(scorer, models[0], metrics, parts)
+    protocols = PROTOCOLS if scorer.vectors is None else OF_VECTORS
 
     async def answered_memory() -> dict[str, Any]:
         found = memory()
@@ -72,13 +75,13 @@ def build_app(
     return worker_app(
         [
             Route("/v1/qserve/report", report),
-            *(Route(path, host.endpoint(protocol), methods=["POST"]) for path, protocol in PROTOCOLS.items()),
+            *(Route(path, host.endpoint(protocol), methods=["POST"]) for path, protocol in protocols.items()),
         ],
         models,
         key,
         card=lambda: {
             "max_model_len": scorer.max_length,
-            "reward": scorer.meta | (parts.meta if parts is not None else {}),
+            "reward" if scorer.vectors is None else "embed": scorer.meta | (parts.meta if parts is not None else {}),
         },
         metrics=metrics.exposition,
         memory=answered_memory,
@@ -96,7 +99,7 @@ class _Host:
         self._model_meta = scorer.meta
         self._metrics = metrics
         self._parts = parts
-        self._about = ModelInfo(model, self._meta(), takes_references=parts is not None)
+        self._about = ModelInfo(model, self._meta(), takes_references=parts is not None, vectors=scorer.vectors)
         # One thread each: portions of all requests take turns, a text of megabytes only with its like, and a large body
         # takes up to a second to read.
         self._tokenizing = ThreadPoolExecutor(1, "tokenizing")
@@ -115,10 +118,13 @@ class _Host:
         return endpoint
 
     async def _answer(self, protocol: Protocol, body: bytes, began_s: float, client: str | None) -> Response:
+        loop = asyncio.get_running_loop()
         if len(body) <= _LARGE_BYTES:
             job = self._read(protocol, body)
-            return self._response(job, await self._score(job, client), began_s)
-        loop = asyncio.get_running_loop()
+            scores = await self._score(job, client)
+            if self._about.vectors is None or len(scores) <= _FEW_VECTORS:
+                return self._response(job, scores, began_s)
+            return await loop.run_in_executor(self._reading, self._response, job, scores, began_s)
         async with self._large_requests:
             job = await loop.run_in_executor(self._reading, self._read, protocol, body)
             scores = await self._score(job, client)
@@ -198,6 +204,8 @@ class _Host:
         self._metrics.observe(scores, latency_s)
         meta = {**self._meta(), "truncated": sum(score.truncated for score in scores)}
         body = job.answer(Scored(scores, self._about.model, meta, round(latency_s * 1e3, 3), int(time.time())))
+        if isinstance(body, bytes):
+            return Response(body, media_type="application/json")
         # A list has no field for how its scores came about; a header has.
         headers = {"x-qserve-meta": json.dumps(meta)} if isinstance(body, list) else None
         return JSONResponse(body, headers=headers)

@@ -52,7 +52,8 @@ class RewardMetrics:
         self._latency.labels(bound).observe(latency_s)
         self._texts.observe(len(scores))
         for score in scores:
-            self._rewards.observe(score.reward)
+            if score.vector is None:
+                self._rewards.observe(score.reward)
         self.recent.observe(scores, latency_s)
 
     def exposition(self) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qserve.reward.items import Score, ScoreItem, ScorerStats
 
 if TYPE_CHECKING:
+    from qserve.reward.checkpoints import Vectors
     from qserve.reward.scoring.fair_queue import Flow
     from qserve.reward.scoring.template import RewardTemplate
 
@@ -22,6 +23,10 @@ class Scorer(Protocol):
     tokens_ahead: int
     """Tokens of one request that may be with it at once."""
     template: RewardTemplate
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """How its vectors are, of an embedding model."""
 
     @property
     def stats(self) -> ScorerStats:

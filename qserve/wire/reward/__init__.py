@@ -10,6 +10,7 @@ fields.py         what several of them share
 native.py         /v1/reward
 classifiers.py    /classify, /pooling, /v1/embeddings, /predict
 rankers.py        /score, /rerank
+vectors.py        /v1/embeddings of an embedding model
 trainers.py       /get_reward, /v1/score/evaluation, /v1/chat/completions
 table.py          the table of all: paths, schemas, summaries
 """

@@ -17,8 +17,9 @@ from qserve.wire.reward.fields import RewardFields
 from qserve.wire.reward.native import RewardRequest
 from qserve.wire.reward.rankers import RerankRequest, ScoreRequest
 from qserve.wire.reward.trainers import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
+from qserve.wire.reward.vectors import VectorRequest
 
-__all__ = ["BY_PATH", "PROTOCOLS", "RewardProtocol"]
+__all__ = ["BY_PATH", "OF_VECTORS", "PROTOCOLS", "RewardProtocol"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,7 @@ PROTOCOLS = (
 )
 
 BY_PATH: Mapping[str, RewardProtocol] = {path: one for one in PROTOCOLS for path in one.paths}
+OF_VECTORS: Mapping[str, RewardProtocol] = {
+    "/v1/embeddings": RewardProtocol(VectorRequest, {"/v1/embeddings": "of whole texts, as OpenAI has it."})
+}
+"""What an embedding model answers, by path: it is run as a reward model, and its vectors are no rewards."""

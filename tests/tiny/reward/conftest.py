@@ -16,7 +16,7 @@ from qserve.reward.open import open_scorer
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
 from tests.tiny.reward.host import ANSWERS, MODEL, PROMPT, SIMPLE, Caller, running
-from tests.tiny.reward.make_checkpoints import MADE
+from tests.tiny.reward.make_checkpoints import EMBEDDERS, MADE
 from tests.tiny.reward.plain_transformers import Plain
 from tests.tiny.serving.served import Service
 
@@ -25,13 +25,13 @@ Opener = Callable[..., RewardScorer]
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`made(kind)`: the path of a checkpoint of that kind (`make_checkpoints.MADE`)."""
+    """`made(kind)`: the path of a checkpoint of that kind (of `make_checkpoints.py`)."""
 
     @cache
     def make(kind: str) -> Path:
         torch.manual_seed(len(kind))
         torch.set_num_threads(1)
-        return MADE[kind](tmp_path_factory.mktemp(kind.replace(" ", "-")) / "model")
+        return {**MADE, **EMBEDDERS}[kind](tmp_path_factory.mktemp(kind.replace(" ", "-")) / "model")
 
     return make
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
 from safetensors.torch import save_file
+from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers import (
     AutoTokenizer,
@@ -25,6 +26,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3ForSequenceClassification,
+    Qwen3Model,
     Qwen3MoeConfig,
     Qwen3MoeForSequenceClassification,
 )
@@ -262,6 +264,47 @@ def openrlhf(folder: Path) -> Path:
     )
 
 
+PROMPTS = {"query": "Instruct: Find the number that answers the query\nQuery:", "document": ""}
+
+
+def embedder(folder: Path, pooling: str = "lasttoken", *, dense: int | None = None, is_causal: bool = True) -> Path:
+    """As Qwen3-Embedding's folder is: the body alone, a tokenizer that ends each text, sentence-transformers' files."""
+    family = (Qwen3Config, Qwen3Model) if is_causal else (Qwen2Config, Qwen2Model)  # gte-Qwen2
+    body = family[1](_config(family[0], **({} if is_causal else {"is_causal": False})))
+    nn.init.normal_(body.get_input_embeddings().weight, std=0.3)
+    _save(folder, body.config, body.state_dict(), architectures=[f"{family[0].model_type.capitalize()}ForCausalLM"])
+    tok = tokenizer()
+    end = ("$A " + tok.eos_token, [(tok.eos_token, tok.eos_token_id)])
+    tok.backend_tokenizer.post_processor = TemplateProcessing(single=end[0], special_tokens=end[1])
+    tok.save_pretrained(folder)
+    kinds = ["Transformer", "Pooling", *(["Dense"] if dense else []), "Normalize"]
+    steps = [
+        {"idx": at, "name": str(at), "path": f"{at}_{kind}" if at else "", "type": f"sentence_transformers.models.{kind}"}
+        for at, kind in enumerate(kinds)
+    ]
+    switches = {name: name.startswith(f"pooling_mode_{pooling}") for name in _SWITCHES}
+    size = SHAPE["hidden_size"]
+    written: dict[str, Any] = {
+        "modules.json": steps,
+        "1_Pooling/config.json": {"word_embedding_dimension": size, **switches, "include_prompt": True},
+        "config_sentence_transformers.json": {"prompts": PROMPTS, "default_prompt_name": None},
+        "sentence_bert_config.json": {"max_seq_length": 256, "do_lower_case": False},
+    }
+    if dense:
+        activation = "torch.nn.modules.linear.Identity"
+        about = {"in_features": size, "out_features": dense, "bias": True, "activation_function": activation}
+        written["2_Dense/config.json"] = about
+    for name, content in written.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    if dense:
+        state = {f"linear.{name}": value.detach() for name, value in _linear(dense, bias=True).state_dict().items()}
+        save_file(state, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+_SWITCHES = ("pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_max_tokens", "pooling_mode_lasttoken")
+
 MADE: dict[str, Callable[[Path], Path]] = {
     "sequence-classification": sequence_classification,
     "sequence-classification of qwen2": lambda folder: sequence_classification(folder, "qwen2"),
@@ -281,4 +324,12 @@ MADE: dict[str, Callable[[Path], Path]] = {
     "multi-attribute": multi_attribute,
     "reranker": reranker,
     "reranker of the demo": trained_reranker,
+}
+
+EMBEDDERS: dict[str, Callable[[Path], Path]] = {
+    "embedder": embedder,
+    "embedder of the mean": lambda folder: embedder(folder, "mean"),
+    "embedder of the first token": lambda folder: embedder(folder, "cls"),
+    "embedder with a layer": lambda folder: embedder(folder, dense=48),
+    "embedder that sees what follows": lambda folder: embedder(folder, "mean", is_causal=False),
 }

@@ -31,6 +31,8 @@ class VllmScorer:
     transformers' class reads before the pad tokens at a text's end.
     """
 
+    vectors = None
+
     def __init__(self, server: VllmServer, checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings) -> None:
         self.stats = ScorerStats()
         self.max_length = min(plan.workload.max_model_len, settings.max_length or plan.workload.max_model_len)
