@@ -60,7 +60,10 @@ def inspect_target(address: Address, api_key: str, model: str | None, scores: bo
             f"{address.url} does not serve {model!r}; it serves {', '.join(cards)}; choose one with --model"
         )
     about = next((worker for worker in workers if model in worker.get("models", ())), {})
-    if about and (scores or streams) and (about.get("role", about.get("worker")) == "reward") != scores:
+    role = about.get("role", about.get("worker"))
+    if role == "embed":
+        raise UsageError(f"{model!r} is an embedding model, which bench does not load; --model names another")
+    if about and (scores or streams) and (role == "reward") != scores:
         is_one = "generates and scores nothing" if scores else "is a reward model and generates nothing"
         wanted = "chat or completions" if scores else "reward or classify"
         raise UsageError(f"{model!r} {is_one}: --endpoint {wanted}, or another --model ({', '.join(cards)})")
@@ -133,13 +136,8 @@ def _report(address: Address, api_key: str) -> dict[str, Any]:
 def _only(address: Address, cards: Mapping[str, Any], workers: Sequence[Mapping[str, Any]], scores: bool) -> str:
     if not cards:
         raise UsageError(f"{address.url} lists no models (GET /v1/models); is the address right? --model names one")
-    rewards = {
-        name
-        for worker in workers
-        if worker.get("role", worker.get("worker")) == "reward"
-        for name in worker.get("models", ())
-    }
-    names = [name for name in cards if not workers or (name in rewards) == scores]
+    roles = {name: worker.get("role", worker.get("worker")) for worker in workers for name in worker.get("models", ())}
+    names = [name for name in cards if not workers or _is_loaded(roles.get(name), scores)]
     roots = [name for name in names if not cards[name].get("parent")] or names
     if not roots:
         kind = "reward model" if scores else "model that generates"
@@ -147,6 +145,10 @@ def _only(address: Address, cards: Mapping[str, Any], workers: Sequence[Mapping[
     if len(roots) > 1:
         raise UsageError(f"{address.url} serves {', '.join(roots)}; say which one with --model")
     return roots[0]
+
+
+def _is_loaded(role: str | None, scores: bool) -> bool:
+    return role == "reward" if scores else role not in ("reward", "embed")
 
 
 def _get(address: Address, path: str, api_key: str) -> tuple[int, Any]:

@@ -39,12 +39,12 @@ __all__ = ["command"]
 
 _TARGETS = ("compose", "systemd", "k8s", "kuberay")
 # The options of `up` that --help repeats; the others are named in one sentence.
-_SHOWN = ("config", "model", "revision", "reward", "gpu", "replicas", "reward_replicas")
+_SHOWN = ("config", "model", "revision", "reward", "embed", "gpu", "replicas", "reward_replicas", "embed_replicas")
 # The manifest itself decides where the service listens, its keys and its folders.
 _REPLACED = ("host", "port", "api_key_file", "admin_key_file", "state_dir", "gpu")
 _OF_THE_CLUSTER = ("namespace", "models_claim", "storage_class", "min_pods", "max_pods", "pod_monitor")
 # The manifest decides them: one replica per pod, from --min-pods to --max-pods.
-_OF_KUBERAY = ("replicas", "reward_replicas", "ray", "ray_nodes", "min_replicas", "max_replicas")
+_OF_KUBERAY = ("replicas", "reward_replicas", "embed_replicas", "ray", "ray_nodes", "min_replicas", "max_replicas")
 _OF_UP = frozenset(str(option.name) for option in up.params)
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
@@ -72,6 +72,7 @@ class _DeployFlags:
     port: int
     drain_timeout: float
     reward: str | None
+    embed: str | None
 
 
 @click.command("deploy", cls=Command)
@@ -122,7 +123,9 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
         machine = replace(machine, packages=None)
     refuse_to_serve(machine.hardware)
     if request.model is None and request.reward is None:
-        raise UsageError("there is nothing to deploy; give --config FILE (as for `qserve up`), --model, or --reward")
+        raise UsageError(
+            "there is nothing to deploy; give --config FILE (as for `qserve up`), --model, --reward or --embed"
+        )
     relays = Relays.of(request.num_gateways)
     # On a Ray cluster the gateway has the head pod to itself.
     own_relays = Relays.of(1) if target == "kuberay" else relays
@@ -211,9 +214,10 @@ def _text(
     image = flags.image or f"qserve:{__version__}"
     if target == "compose":
         return compose_file(service, image)
-    if target == "kuberay" and flags.reward and planned.needs.num_cards:
+    if target == "kuberay" and (flags.reward or flags.embed) and planned.needs.num_cards:
+        flag, what = ("--reward", "a reward") if flags.reward else ("--embed", "an embedding")
         raise UsageError(
-            "--reward: on Ray a chat and a reward model can't share a card, and kuberay gives all pods one plan"
+            f"{flag}: on Ray a chat and {what} model can't share a card, and kuberay gives all pods one plan"
         )
     if target in ("k8s", "kuberay"):
         cluster = Cluster(

@@ -43,7 +43,7 @@ _EXAMPLE = "qserve pull Qwen/Qwen3-8B"
 @model_options()
 @plan_options
 @click.option("--anyway", is_flag=True, help="Fetch it although it does not fit on this machine.")
-@click.option("--no-plan", is_flag=True, help="Fetch MODEL itself, whatever it is: an embedder, an adapter.")
+@click.option("--no-plan", is_flag=True, help="Fetch MODEL itself, whatever it is: an adapter, for example.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @measurements_option
 @click.pass_context
@@ -59,7 +59,8 @@ def command(ctx: click.Context, /, gpu: str | None, anyway: bool, no_plan: bool,
     qserve pull Qwen/Qwen3-32B --quant 4bit --gpu rtx-4090
     qserve pull Qwen/Qwen3-8B --reward my-org/my-reward-model
     qserve pull --config qwen3-32b-1x24gb
-    qserve pull my-org/my-embedder --no-plan
+    qserve pull Qwen/Qwen3-8B --embed Qwen/Qwen3-Embedding-0.6B
+    qserve pull my-org/my-adapter --no-plan
     """
     if no_plan:
         found = [_named(values)]
@@ -78,7 +79,7 @@ def command(ctx: click.Context, /, gpu: str | None, anyway: bool, no_plan: bool,
 
 @dataclass(frozen=True)
 class _Found:
-    """A model that is on this machine, and how many bytes had to come for that. `role`: model, reward or base."""
+    """A model that is on this machine, and how many bytes had to come for it. `role`: model, reward, embed or base."""
 
     role: str
     name: str
@@ -104,7 +105,7 @@ def _planned(values: dict[str, Any], gpu: str | None, *, anyway: bool, is_told: 
     """Tells whether it fits. Raises DoesNotFit with what would, unless it is fetched `anyway`."""
     from qserve.terminal.plan import show_headline
 
-    if values["model"] is None and values["reward"] is None:
+    if all(values[name] is None for name in ("model", "reward", "embed")):
         needed_model(None, _EXAMPLE)
     check_roles(values)
     machine = Machine.named(gpu)
@@ -123,8 +124,10 @@ def _planned(values: dict[str, Any], gpu: str | None, *, anyway: bool, is_told: 
 def _named(values: dict[str, Any]) -> _Found:
     """MODEL as it is. Raises UsageError for a reward model beside it, which nothing would fetch."""
     model = needed_model(values["model"], _EXAMPLE)
-    if values["reward"] is not None:
-        raise UsageError("--no-plan fetches MODEL alone; leave --reward out, and fetch it by a command of its own")
+    if beside := [name for name in ("reward", "embed") if values[name] is not None]:
+        raise UsageError(
+            f"--no-plan fetches MODEL alone; leave --{beside[0]} out, and fetch it by a command of its own"
+        )
     return _fetched("model", model)
 
 
@@ -138,7 +141,9 @@ def _chat(service: ServicePlan) -> list[_Found]:
 
 
 def _reward(service: ServicePlan) -> list[_Found]:
-    """The reward model, and the base of its adapter. Raises UsageError for one that can't be told to be one."""
+    """The reward model, and the base of its adapter, or the embedding model. Raises UsageError for one that can't be
+    told to be one.
+    """
     if (model := service.reward_model) is None or not model.computes:
         return []
     if (trained := model.trained) is None:
@@ -146,8 +151,8 @@ def _reward(service: ServicePlan) -> list[_Found]:
             f"{model.planned.id} is not known as a trained reward model, and was planned as if it had a head; to fetch "
             f"it as it is: qserve pull {model.planned.id} --no-plan"
         )
-    roles = zip(("reward", "base"), trained.to_fetch, strict=False)
-    return [_fetched(*one) for one in roles] or [_Found("reward", trained.id, trained.path)]
+    roles = zip((service.role, "base"), trained.to_fetch, strict=False)
+    return [_fetched(*one) for one in roles] or [_Found(service.role, trained.id, trained.path)]
 
 
 def _fetched(role: str, model: str) -> _Found:

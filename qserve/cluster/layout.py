@@ -42,19 +42,19 @@ def spread_over(
 
     Raises DoesNotFit for more than the cluster has; what `bounds` allow beyond it, further nodes may bring.
     """
-    planned = {role: [one for one in deployments if one.role == role] for role in ("chat", "reward")}
+    planned = {role: [one for one in deployments if one.role == role] for role in ("chat", "reward", "embed")}
     cores = max(1, min(int(node.num_cpus) for node in nodes) // max(1, sum(one.plan.on_cpu for one in deployments)))
     spread: list[ModelDeployment] = []
     for role, ones in planned.items():
         if not ones:
             continue
         held = len(ones) * len(nodes) if ones[0].num_nodes == 1 else 1
-        counted = reward if role == "reward" else held if replicas == AUTO else replicas or 1
+        counted = reward if role != "chat" else held if replicas == AUTO else replicas or 1
         most = counted
         if role == "chat" and bounds is not None:
             counted, most = bounds.fewest, bounds.most
         if counted > held:
-            flag = "--reward-replicas" if role == "reward" else "--replicas" if bounds is None else "--min-replicas"
+            flag = f"--{role}-replicas" if role != "chat" else "--replicas" if bounds is None else "--min-replicas"
             raise DoesNotFit(_too_many(flag, counted, held, nodes))
         spread += [
             replace(ones[0], cards=None, num_cores=cores if ones[0].plan.on_cpu else None, index=at, num_replicas=most)

@@ -12,7 +12,7 @@ from qserve.errors import UsageError
 __all__ = ["Option", "flags_of", "local_path", "mounted", "words_of"]
 
 # Options that may name a file or folder. `demo` comes along with qserve; a hub id is fetched where the service runs.
-_PATHS = ("model", "reward", "base", "template", "judge", "trace", "device_map", "keys")
+_PATHS = ("model", "reward", "embed", "base", "template", "judge", "trace", "device_map", "keys")
 _BUNDLED = "demo"
 _RECIPES = (".yaml", ".yml", ".toml")
 

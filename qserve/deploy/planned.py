@@ -47,7 +47,7 @@ def _of_model(model: ModelPlan) -> int:
 
 
 def _are_apart(service: ServicePlan) -> bool:
-    """Whether the reward model has cards of its own."""
+    """Whether the reward or embedding model has cards of its own."""
     assert service.chat is not None and service.reward is not None, "there are two models"
     chat, reward = service.chat.replicas, service.reward.replicas
     if len(chat) > 1 or len(reward) > 1:
@@ -74,7 +74,7 @@ def pinned(values: Mapping[str, Any], service: ServicePlan) -> dict[str, Any]:
     What was read from the cache or the hub is named by its id: short names that this machine's cache explains mean
     nothing where the files are used. A judge that --reward names is planned as the chat model.
     """
-    roles = {"model": service.chat, "reward": service.chat if values.get("judge") else service.reward}
+    roles = {"model": service.chat, service.role: service.chat if values.get("judge") else service.reward}
     changed = dict(values)
     for role, model in roles.items():
         name = values.get(role)

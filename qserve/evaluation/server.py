@@ -185,10 +185,13 @@ def _num_replicas(workers: list[dict[str, Any]], name: str) -> int:
 
 
 def _only(url: str, cards: Mapping[str, Any], workers: list[dict[str, Any]]) -> str:
-    rewards = {
-        name for worker in workers if worker.get("role", worker["worker"]) == "reward" for name in worker["models"]
+    others = {
+        name
+        for worker in workers
+        if worker.get("role", worker["worker"]) in ("reward", "embed")
+        for name in worker["models"]
     }
-    names = [name for name, card in cards.items() if name not in rewards and not card.get("parent")]
+    names = [name for name, card in cards.items() if name not in others and not card.get("parent")]
     if len(names) != 1:
         raise UsageError(f"{url} serves {', '.join(cards) or 'nothing'}; say which one with --served-model-name")
     return names[0]

@@ -2,9 +2,9 @@
 
 To add a route that chat models answer: one `RelayedRoute` here, and its reader in the wire format of each engine that
 serves it (`qserve.worker.wire`); those of reward models are made of the rows of `wire/reward/table.py`. Of a path that
-several kinds share (`/v1/embeddings` of vLLM and of a reward model), the kind that serves the request's model reads the
-body, and a model whose worker lacks the route gets a 400 that names what has it. Put the route into docs/api.md; a test
-compares the two.
+several kinds share (`/v1/embeddings` of vLLM, an embedding and a reward model), the kind that serves the request's
+model reads the body, and a model whose worker lacks the route gets a 400 that names what has it. Put the route into
+docs/api.md; a test compares the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qserve.gateway.unserved import why_not_served
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
 from qserve.wire.reward.fields import num_slots
-from qserve.wire.reward.table import BY_PATH, RewardProtocol
+from qserve.wire.reward.table import BY_PATH, OF_VECTORS, RewardProtocol
 from qserve.worker.wire import WireRoute
 from qserve.worker.wires import BySchema, all_wires, wire_named
 
@@ -55,24 +55,29 @@ class Route:
 
 @dataclass(frozen=True)
 class RelayedRoute(Route):
-    """A route that goes to a worker: a chat worker whose wire format has it (`EngineWire.routes`), or a reward model.
+    """A route that goes to a worker: a chat worker whose wire format has it (`EngineWire.routes`), a reward or an
+    embedding model.
 
     Attributes:
         dialect: whose shape its errors have.
         streams: whether the answer can be a stream of events.
         names_model: whether `model` in the body names a served model; some clients always send a constant.
         reward: how reward models read it, on any engine; None: they don't serve it.
+        embed: the same of embedding models.
     """
 
     dialect: Dialect = Dialect.OPENAI
     streams: bool = False
     names_model: bool = True
     reward: WireRoute | None = None
+    embed: WireRoute | None = None
 
     def offered(self, worker: ServingWorker) -> WireRoute | None:
         """What the worker's kind has for this route; None: nothing of the kind serves it."""
         if worker.role == "reward":
             return self.reward
+        if worker.role == "embed":
+            return self.embed
         return wire_named(worker.wire).routes.get((self.method, self.path))
 
     def served(self, worker: ServingWorker) -> WireRoute | None:
@@ -85,8 +90,7 @@ class RelayedRoute(Route):
     def offers(self) -> Iterator[WireRoute]:
         """What each kind of worker has for it."""
         yield from (one for wire in all_wires() if (one := wire.routes.get((self.method, self.path))) is not None)
-        if self.reward is not None:
-            yield self.reward
+        yield from (one for one in (self.reward, self.embed) if one is not None)
 
     def kinds(self) -> Iterator[str]:
         """Which workers serve it, in words."""
@@ -95,6 +99,8 @@ class RelayedRoute(Route):
                 yield f"chat models on {wire.title}"
         if self.reward is not None:
             yield "reward models on any engine"
+        if self.embed is not None:
+            yield "embedding models (--embed)"
 
 
 class ServingWorker(Protocol):
@@ -109,8 +115,12 @@ class ServingWorker(Protocol):
 
 
 def _reward(protocol: RewardProtocol) -> WireRoute:
-    """A reward model schedules its requests itself."""
+    """A reward model schedules its requests itself, and so does an embedding model."""
     return WireRoute(BySchema(protocol.request, lambda request: num_slots(request.num_texts())))
+
+
+def _embed(path: str) -> WireRoute | None:
+    return _reward(OF_VECTORS[path]) if path in OF_VECTORS else None
 
 
 _GENERATION = (
@@ -145,7 +155,7 @@ def _with_rewards(routes: tuple[RelayedRoute, ...]) -> Iterator[RelayedRoute]:
         if route.path in BY_PATH:
             protocol = BY_PATH[route.path]
             summary = f"{route.summary.rstrip('.')}; from a reward model, {protocol.paths[route.path]}"
-            route = replace(route, summary=summary, reward=_reward(protocol))
+            route = replace(route, summary=summary, reward=_reward(protocol), embed=_embed(route.path))
         yield route
     shared = {route.path for route in routes}
     for path, one in BY_PATH.items():

@@ -16,7 +16,11 @@ AT = "@"
 # Source: git-check-ref-format(1).
 _REVISION = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|\Z)|[./]\Z))[0-9A-Za-z_][0-9A-Za-z._/+-]{0,254}")
 _TAKES = "a branch, a tag or a commit: letters, digits and . _ - + /, such as main, v1.0 or 40 hex digits"
-_PAIRS = (("model", "revision", "--revision"), ("reward", "reward_revision", "--reward-revision"))
+_PAIRS = (
+    ("model", "revision", "--revision"),
+    ("reward", "reward_revision", "--reward-revision"),
+    ("embed", "embed_revision", "--embed-revision"),
+)
 
 
 def is_revision(text: str) -> bool:
@@ -51,7 +55,7 @@ def split_revision(model: str, flag: str = "--revision") -> tuple[str, str | Non
 
 
 def with_revisions(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a command by name, with `revision` and `reward_revision` put behind the models that they are of.
+    """Options of a command by name, with those of its models (`revision`, …) put behind the models that they are of.
 
     Raises UsageError for a revision of no model, for two revisions of one, and for what is no revision.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from qserve.hub.weight_names import ADAPTER, HEADS, PICKLED, loaded_names
@@ -9,6 +10,8 @@ from qserve.hub.weight_names import ADAPTER, HEADS, PICKLED, loaded_names
 __all__ = ["wanted_names"]
 
 _ENDINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+_DENSE = re.compile(r"\d+_Dense\w*/model\.safetensors")
+"""Of a layer behind the pooling of an embedding model, which sentence-transformers keeps in a folder of its own."""
 _PICKLED = "pytorch_model"
 _OF_OTHERS = ("original/", "onnx/", "openvino/", "gguf/", "coreml/", "runs/", "checkpoint-")
 """Folders of other formats and of a trainer."""
@@ -27,7 +30,9 @@ def wanted_names(names: Sequence[str], shards: Sequence[str]) -> list[str]:
 
 
 def _is_beside(name: str, *, is_adapter: bool) -> bool:
-    """Configurations, tokenizers, templates, and the head of a reward model."""
+    """Configurations, tokenizers, templates, and the head of a reward or an embedding model."""
     if name in ADAPTER:
         return is_adapter and name == ADAPTER[0]
-    return name.startswith(HEADS) or (name.endswith(_ENDINGS) and name != PICKLED[1])
+    return (
+        name.startswith(HEADS) or _DENSE.fullmatch(name) is not None or (name.endswith(_ENDINGS) and name != PICKLED[1])
+    )

@@ -58,12 +58,13 @@ _OF_KNOWLEDGE = ("no_learn", "state_dir")
 class Plan(planned.Plan):
     """A plan that prints as `qserve plan` does; a notebook shows it with bars.
 
-    `reward` is the plan of the reward model beside it, None without; `where`: how the two share the machine, in words.
-    `fits` is of both.
+    `reward` is the plan of the reward or embedding model beside it, None without, and `role` says which (`reward`,
+    `embed`); `where`: how the two share the machine, in words. `fits` is of both.
     """
 
     reward: planned.Plan | None = None
     where: str = ""
+    role: str = "reward"
 
     @property
     def _models(self) -> tuple[planned.Plan, ...]:
@@ -84,7 +85,7 @@ class Plan(planned.Plan):
 
     def to_json(self) -> dict[str, Any]:
         """The object that `qserve plan --json` prints."""
-        beside = {} if self.reward is None else {"fits": self.fits, "reward": self.reward.to_json()}
+        beside = {} if self.reward is None else {"fits": self.fits, self.role: self.reward.to_json()}
         return {**self._models[0].to_json(), **beside}
 
 
@@ -92,7 +93,8 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
     """Does `model` fit, with which quantization, placement and limits, and how fast?
 
     Args:
-        model: a folder, a hub id, a short name, or `demo`; None: a reward model alone (`reward=`).
+        model: a folder, a hub id, a short name, or `demo`; None: a reward model alone (`reward=`), or an
+            embedding model (`embed=`).
         gpu: cards that are not here (`rtx-4090:2`), `none` for the CPU; None: this machine's own.
         options: the flags of `qserve plan` by name: `quant`, `max_model_len`, `reward`, `replicas`, `users`, …
 
@@ -114,7 +116,7 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
     if service.fits and flags is not None:
         first = with_serving_command(first, flags, gpu, service.hardware)
     values = {one.name: getattr(first, one.name) for one in fields(first)} | {"fits": service.fits}
-    return Plan(**values, reward=others[0] if others else None, where=service.where)
+    return Plan(**values, reward=others[0] if others else None, where=service.where, role=service.role)
 
 
 def _flags_of(options: Mapping[str, Any]) -> Flags | None:
@@ -131,9 +133,9 @@ def _flags_of(options: Mapping[str, Any]) -> Flags | None:
 
 def _check_placed(model: str | None, options: Mapping[str, Any]) -> None:
     """Raises UsageError for an option that would change nothing, as the command does."""
-    names, why = misplaced_options(model, options.get("reward"), options.get("judge"))
-    if strange := [name for name in names if options.get(name) not in (None, False, ())]:
-        raise UsageError(f"{', '.join(strange)}: {why}")
+    for names, why in misplaced_options(model, *(options.get(name) for name in ("reward", "judge", "embed"))):
+        if strange := [name for name in names if options.get(name) not in (None, False, ())]:
+            raise UsageError(f"{', '.join(strange)}: {why}")
 
 
 def _check_known(options: Mapping[str, Any]) -> None:

@@ -82,14 +82,18 @@ def up(model: str | None = None, *, reward: str | None = None, **options: Value)
     Args:
         model: a folder, a hub id, a short name, or `demo`.
         reward: a trained reward model: a folder, a hub id, or `demo`.
-        options: the flags of `qserve up` by name: `quant="4bit"`, `max_model_len=4096`, `engine="vllm"`.
+        options: the flags of `qserve up` by name: `quant="4bit"`, `max_model_len=4096`, `engine="vllm"`,
+            `embed="Qwen/Qwen3-Embedding-0.6B"`.
 
     A free port on the loopback address and a key of its own. The service ends with this process, however that ends.
     Raises UsageError, DoesNotFit or WorkerFailed with its last words where it does not start.
 
     """
-    if model is None and reward is None:
-        raise UsageError("qserve.up serves a model, a reward model, or both: qserve.up('demo', reward='demo')")
+    if model is None and reward is None and options.get("embed") is None:
+        raise UsageError(
+            "qserve.up serves a model, a reward model (reward=), an embedding model (embed=), or a model and one of "
+            "these: qserve.up('demo', reward='demo')"
+        )
     given = options.pop("state_dir", None)
     state_dir = Path(str(given)) if given is not None else None
     log = state_folder(state_dir) / "library" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"

@@ -67,8 +67,8 @@ class LoadedReward:
 
     `packs`: rows of texts laid end to end can go through the body; without it they are padded on the right (hybrids,
     whose linear attention carries a state along the row, sliding windows, and bodies whose tokens see what follows).
-    `row_pass`: a faster way through the body for packed rows, where there is one. `by_one_call`: whether texts of a row that share nothing are one call
-    of attention; `refused` has the kernel for it where the card refused that.
+    `row_pass`: a faster way through the body for packed rows, where there is one. `by_one_call`: whether texts of a row
+    that share nothing are one call of attention; `refused` has the kernel for it where the card refused that.
     """
 
     checkpoint: RewardCheckpoint

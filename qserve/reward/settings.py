@@ -22,8 +22,8 @@ class RewardSettings:
     Attributes:
         pooling: where the head is read. `last`: the last token of the text, padding never counts. `first`: its first
             token. `not-pad`: the last token that is not config.json's pad token, as transformers' sequence classifiers
-            read. `eos`: the last EOS token, an error without one. `position`: the token `position`, counted from the end where it is negative.
-            `mean`: the mean of the hidden states.
+            read. `eos`: the last EOS token, an error without one. `position`: the token `position`, counted from the
+            end where it is negative. `mean`: the mean of the hidden states.
         position: for `pooling="position"`.
         head: name of the head's tensors in the checkpoint, for example `reward_head`.
         template: a file with a chat template (Jinja) that goes before the tokenizer's own.

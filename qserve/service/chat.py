@@ -19,6 +19,8 @@ __all__ = ["check_template_to_serve", "check_template_to_train", "checked_chat"]
 
 # By its name: Qwen3-Embedding, Qwen3-VL-Embedding, gte-Qwen2.
 _EMBEDS = re.compile(r"(^|[-_.])(embed(ding)?s?|gte)([-_.]|$)", re.IGNORECASE)
+# In flags of vLLM: it is served for vectors there.
+_POOLS = "--runner"
 _INSTEAD = "serve another with --engine vllm --engine-args '--chat-template FILE'"
 
 
@@ -27,23 +29,29 @@ def checked_chat(request: ServiceRequest, machine: Machine) -> Checkpoint:
     where it was trained for vectors.
 
     Raises BrokenCheckpoint for a template that no conversation can be rendered by, UsageError for one without a
-    language-model head.
+    language-model head, and on a machine that serves for the folder of an embedding model, unless vLLM is to pool it.
     """
     checkpoint = resolve(str(request.model))
     _refuse_classifier(request, checkpoint, machine)
+    if machine.serves and _POOLS not in request.engine_args and _has_modules(checkpoint):
+        raise UsageError(f"{_writes_none(checkpoint)}: qserve up --embed {request.model}")
     notes = _of_vectors(checkpoint), check_template_to_serve(checkpoint.folder, request.engine_args)
     return replace(checkpoint, messages=(*checkpoint.messages, *filter(None, notes)))
 
 
 def _of_vectors(checkpoint: Checkpoint) -> str | None:
     """A note on an embedding model: its architecture is a language model's, and it loads as one."""
-    has_modules = checkpoint.folder is not None and (checkpoint.folder / SENTENCE_TRANSFORMERS).is_file()
-    if not has_modules and not _EMBEDS.search(checkpoint.id.rpartition("/")[2]):
+    if not _has_modules(checkpoint) and not _EMBEDS.search(checkpoint.id.rpartition("/")[2]):
         return None
-    return (
-        f"{checkpoint.id} is an embedding model, trained for vectors and not for text: qserve serves chats and "
-        "completions and has no route for vectors; serve it with vLLM (vllm serve --runner pooling)"
-    )
+    return f"{_writes_none(checkpoint)}: --embed {checkpoint.id} instead of --model"
+
+
+def _has_modules(checkpoint: Checkpoint) -> bool:
+    return checkpoint.folder is not None and (checkpoint.folder / SENTENCE_TRANSFORMERS).is_file()
+
+
+def _writes_none(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.id} is an embedding model, trained for vectors and not for text; serve it at /v1/embeddings"
 
 
 def _refuse_classifier(request: ServiceRequest, checkpoint: Checkpoint, machine: Machine) -> None:

@@ -15,7 +15,7 @@ __all__ = ["Models"]
 
 @dataclass(frozen=True)
 class Models:
-    """What --model and --reward name; None for what is not asked for."""
+    """What --model, and --reward or --embed name; None for what is not asked for."""
 
     chat: Checkpoint | None
     reward: RewardModel | None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -56,7 +56,7 @@ class ServicePlan:
     Attributes:
         hardware: the machine with the service's other processes on it.
         chat: the chat model; None without.
-        reward: the reward model; None without.
+        reward: the reward or embedding model; None without.
         where: how the two share the machine, in words; "" for a single model.
         request: what was asked; of a judge with the chat model and the recipe that stand for it.
         engine: why the chat model's engine was chosen.
@@ -85,6 +85,11 @@ class ServicePlan:
         return tuple(one for one in (self.chat, self.reward) if one is not None)
 
     @property
+    def role(self) -> Literal["reward", "embed"]:
+        """Of the model that `reward` is."""
+        return "reward" if self.request.reward is None else self.request.reward.role
+
+    @property
     def fits(self) -> bool:
         """Whether all models do."""
         return all(one.whole.fits for one in self.models)
@@ -94,13 +99,13 @@ class ServicePlan:
         return replace(self, chat=model) if self.chat is not None else replace(self, reward=model)
 
     def to_json(self) -> dict[str, Any]:
-        """The first model's plan; beside a chat model the other's under "reward", and whether both fit."""
+        """The first model's plan; beside a chat model the other's under its role, and whether both fit."""
         first, *others = self.models
-        beside = {"fits": self.fits, "reward": others[0].whole.to_json()} if others else {}
+        beside = {"fits": self.fits, self.role: others[0].whole.to_json()} if others else {}
         return {**first.whole.to_json(), **beside}
 
     def check_fits(self) -> None:
-        """Raises DoesNotFit with what would fit, of the reward model before the chat model."""
+        """Raises DoesNotFit with what would fit, of the chat model last."""
         for one in (self.reward, self.chat):
             if one is not None:
                 check_fits(one.whole)
@@ -124,12 +129,18 @@ class _Chat:
 
 @dataclass(frozen=True)
 class _Reward:
-    """A reward model as it is planned. `computes`: it needs more than a process."""
+    """A reward or embedding model as it is planned. `computes`: it needs more than a process."""
 
     checkpoint: Checkpoint
     plan: PlanRequest
     replicas: int
     computes: bool
+    role: Literal["reward", "embed"]
+
+    @property
+    def named(self) -> str:
+        """What it is called where it shares the machine."""
+        return "embedding" if self.role == "embed" else self.role
 
 
 def plan_service(
@@ -145,7 +156,10 @@ def plan_service(
         with tempfile.TemporaryDirectory(prefix="qserve-plan-") as temporary:
             return plan_service(request, machine, knowledge, Path(temporary))
     if request.model is None and request.reward is None:
-        raise UsageError("no model is named; name a chat model, a reward model with --reward, or both")
+        raise UsageError(
+            "no model is named; name a chat model, a reward model with --reward, an embedding model "
+            "with --embed, or a chat model and one of these"
+        )
     if machine.serves:
         refuse_to_serve(machine.hardware)
     request = with_judge(request, folder)
@@ -202,19 +216,19 @@ def _placed(chat: _Chat | None, reward: _Reward | None, hardware: Hardware) -> S
     """Where the models go: one alone on the machine, or both on one memory budget."""
     if chat is None:
         assert reward is not None, "one of the two was named"
-        replicas = plan_replicas(reward.checkpoint, hardware, reward.plan, reward.replicas, "--reward-replicas")
+        replicas = plan_replicas(reward.checkpoint, hardware, reward.plan, reward.replicas, f"--{reward.role}-replicas")
         return ServicePlan(hardware, None, _model(reward.checkpoint, replicas))
     if reward is None:
         return ServicePlan(hardware, _alone(chat), None)
     if chat.replicas in (None, 1) and reward.replicas == 1:
         shared = make_shared_plan(
-            chat.checkpoint, reward.checkpoint, hardware, chat.plan, reward.plan, computes=reward.computes
+            chat.checkpoint, reward.checkpoint, hardware, chat.plan, reward.plan, reward.named, computes=reward.computes
         )
         answering = [ReplicaPlan(shared.chat, shared.chat_cards)]
         scored, where = [ReplicaPlan(shared.reward, shared.reward_cards)], shared.where
     else:
         counts = (chat.replicas or 1, reward.replicas)
-        both = plan_both(chat.checkpoint, reward.checkpoint, hardware, (chat.plan, reward.plan), counts)
+        both = plan_both(chat.checkpoint, reward.checkpoint, hardware, (chat.plan, reward.plan), counts, reward.role)
         answering, scored, where = both.chat, both.reward, both.where
     return ServicePlan(hardware, _with_speed(chat, answering), _model(reward.checkpoint, scored), where)
 
@@ -222,7 +236,7 @@ def _placed(chat: _Chat | None, reward: _Reward | None, hardware: Hardware) -> S
 def _reward(model: RewardModel, request: ServiceRequest, machine: Machine, hardware: Hardware) -> _Reward:
     assert request.reward is not None, "the model is what it names"
     scoring = scoring_request(request, model, machine, hardware)
-    return _Reward(model.planned, scoring, request.reward.replicas, model.computes)
+    return _Reward(model.planned, scoring, request.reward.replicas, model.computes, request.reward.role)
 
 
 def _chat(

@@ -11,7 +11,7 @@ from qserve.hub.revisions import with_revisions
 from qserve.planner.engine import SCORER, engines, option_kinds, plan_request
 from qserve.planner.options import Option, options_of
 from qserve.planner.request import PlanRequest
-from qserve.reward.settings import FLAGS, RewardSettings
+from qserve.reward.settings import EMBED_FLAGS, FLAGS, RewardSettings
 from qserve.service.load import NO_LOAD, SpeedRequest, speed_request_of
 from qserve.service.replicas import NumReplicas
 from qserve.units import GIB
@@ -38,6 +38,7 @@ _OF_REWARD = (
     "reward_replicas",
     *FLAGS,
 )
+_OF_EMBED = ("embed", "embed_revision", "served_embed_name", "embed_quant", "embed_replicas")
 LOAD_OPTIONS = (
     "input_tokens",
     "output_tokens",
@@ -54,13 +55,13 @@ LOAD_OPTIONS = (
     "prices",
 )
 _OF_HOST = ("ui", "gateway_processes", "packed_cache_gib", "min_free_ram")
-SERVICE_OPTIONS = (*_OF_CHAT, *_OF_REWARD, *LOAD_OPTIONS, *_OF_HOST)
+SERVICE_OPTIONS = (*_OF_CHAT, *_OF_REWARD, *_OF_EMBED, *LOAD_OPTIONS, *_OF_HOST)
 """Names of the options that `ServiceRequest.from_flags` reads, beside those of a `PlanRequest` and of the engines."""
 
 
 @dataclass(frozen=True)
 class RewardRequest:
-    """A reward model: its checkpoint as named, and how it is to score."""
+    """A reward model, or an embedding model if its settings say so: its checkpoint as named, and how it is to score."""
 
     checkpoint: str
     quant: str = "auto"
@@ -69,15 +70,20 @@ class RewardRequest:
     replicas: int = 1
     names: tuple[str, ...] = ()
 
+    @property
+    def role(self) -> Literal["reward", "embed"]:
+        """What its workers are for; the flag that names it is called so, too."""
+        return "embed" if self.settings.embeds else "reward"
+
 
 @dataclass(frozen=True)
 class ServiceRequest:
-    """A service: a chat model, a reward model, or both.
+    """A service: a chat model, a reward model or an embedding model, or a chat model and one of these.
 
     Attributes:
         model: the chat model as named; None: none.
-        plan: what is fixed of the chat model's plan; its rounding on a CPU holds for the reward model as well.
-        reward: the reward model; None: none.
+        plan: what is fixed of the chat model's plan; its rounding on a CPU holds for the other as well.
+        reward: the reward model or the embedding model, which the same host runs; None: none.
         replicas: of the chat model; None: one, or as many as the layout for a load has.
         speed: the load, its targets and prices.
         names: of the chat model in requests; (): its own.
@@ -106,7 +112,7 @@ class ServiceRequest:
 
     @property
     def num_rewards(self) -> int:
-        """Replicas of the reward model; 1 without one."""
+        """Replicas of the reward or embedding model; 1 without one."""
         return 1 if self.reward is None else self.reward.replicas
 
     @classmethod
@@ -120,7 +126,7 @@ class ServiceRequest:
         return cls(
             model=values.get("model"),
             plan=_with_engine_args(plan_request_of(values), engine_args),
-            reward=_reward_of(values),
+            reward=_embed_of(values) if values.get("embed") is not None else _reward_of(values),
             replicas=values.get("replicas"),
             speed=speed_request_of(values),
             names=tuple(values.get("served_model_name") or ()),
@@ -154,22 +160,56 @@ def _reward_of(values: Mapping[str, Any]) -> RewardRequest | None:
     )
 
 
-def misplaced_options(model: str | None, reward: str | None, judge: str | None) -> tuple[tuple[str, ...], str]:
-    """The options that would change nothing in a service of these models, and when they would.
+def _embed_of(values: Mapping[str, Any]) -> RewardRequest:
+    """Raises UsageError beside a reward model: one memory plan is for two models."""
+    if values.get("reward") is not None:
+        raise UsageError(
+            f"--embed {values['embed']} and --reward {values['reward']}: these flags plan one of the two beside a chat "
+            "model. For more models, list each in a file under models: and give it with --config (docs/many_models.md)"
+        )
+    settings = {name: values[name] for name in EMBED_FLAGS if values.get(name) is not None}
+    return RewardRequest(
+        values["embed"],
+        values.get("embed_quant") or "auto",
+        SCORER,
+        RewardSettings(**settings, embeds=True),
+        values.get("embed_replicas") or 1,
+        tuple(values.get("served_embed_name") or ()),
+    )
+
+
+Misplaced = tuple[tuple[str, ...], str]
+
+
+def misplaced_options(
+    model: str | None, reward: str | None, judge: str | None, embed: str | None = None
+) -> list[Misplaced]:
+    """Options that would change nothing in a service of these models, each time with when they would.
 
     A judge is the chat model as well.
     """
     has_chat = model is not None or (judge is not None and reward is not None)
+    if not has_chat and reward is None and embed is None:
+        return []
+    found: list[Misplaced] = []
+    if embed is None:
+        found.append((_OF_EMBED[1:], "for an embedding model, and none is named; add --embed, or leave it out"))
     if reward is None:
-        if not has_chat:
-            return (), ""
-        return _OF_REWARD[1:], "for a reward model, and none is named; add --reward, or leave it out"
+        names = tuple(one for one in _OF_REWARD[1:] if embed is None or one not in EMBED_FLAGS)
+        found.append((names, "for a reward model, and none is named; add --reward, or leave it out"))
+    if reward is not None or embed is not None:
+        found.append(_of_chat_alone("a reward model" if embed is None else "an embedding model", has_chat))
+    return found
+
+
+def _of_chat_alone(beside: str, has_chat: bool) -> Misplaced:
     if has_chat:
-        return LOAD_OPTIONS, "for a load on a chat model without a reward model; leave it out"
-    own = tuple(one.name for one in plan_options() if one.name != "cpu_activations")  # that holds for both
+        return LOAD_OPTIONS, f"for a load on a chat model without {beside}; leave it out"
+    of_both = ("cpu_activations",) if beside == "a reward model" else ("cpu_activations", "dtype")
+    own = tuple(one.name for one in plan_options() if one.name not in of_both)
+    takes = "--reward-quant, --reward-engine" if beside == "a reward model" else "--embed-quant, --dtype"
     return (*_OF_CHAT[1:], *LOAD_OPTIONS, *own, "strict"), (
-        "for a chat model, and none is named; add --model, or leave it out (a reward model takes --reward-quant, "
-        "--reward-engine, --max-length, …)"
+        f"for a chat model, and none is named; add --model, or leave it out ({beside} takes {takes}, --max-length, …)"
     )
 
 

@@ -221,7 +221,7 @@ def _group_of(one: ResidentRequest, others: Collection[str]) -> str:
     reward = one.service.reward
     names = one.service.names or (reward.names if reward is not None else ())
     plain = _NOT_IN_A_NAME.sub("-", (names or (one.model.rstrip("/"),))[0].rpartition("/")[2].lower()).strip("-.")
-    plain = plain or ("chat" if one.service.model else "reward")
+    plain = plain or ("chat" if reward is None else reward.role)
     numbered = (plain if not count else f"{plain}-{count + 1}" for count in itertools.count())
     return next(name for name in numbered if name not in others)
 

@@ -1,4 +1,4 @@
-"""The reward model of a service: its checkpoint, a judge in its place, and the request that its plan is made of."""
+"""The reward or embedding model of a service: its checkpoint, a judge in its place, and the request of its plan."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def with_judge(request: ServiceRequest, folder: Path) -> ServiceRequest:
 
 
 def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel | None:
-    """The checkpoint that --reward names, of the hub by its headers alone; None without. On a machine that does not
-    serve it, any model will do: it may be planned before it is trained.
+    """The checkpoint that --reward or --embed names, of the hub by its headers alone; None without. On a machine that
+    does not serve it, any model will do for --reward: it may be planned before it is trained.
 
     Raises ModelNotFound or BrokenCheckpoint, and UsageError for a judge that is the chat model of a service without
     one.
@@ -93,11 +93,11 @@ def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel 
     from qserve.reward.find import find_reward  # imports YAML and Jinja
 
     try:
-        trained = find_reward(reward.checkpoint, reward.settings, asks_hub=_asks_hub(reward.checkpoint, machine))
-    except (ModelNotFound, BrokenCheckpoint):
-        if machine.serves:
+        trained = find_reward(reward.checkpoint, reward.settings, asks_hub=_asks_hub(reward, machine))
+    except (ModelNotFound, BrokenCheckpoint) as error:
+        if machine.serves or (reward.settings.embeds and isinstance(error, BrokenCheckpoint)):
             raise
-        return RewardModel(as_scorer(resolve(reward.checkpoint)), None)
+        return RewardModel(_planned_alone(reward), None)
     _check_judges(request, reward, trained)
     planned = trained.planned()
     if trained.recipe is not None and reward.names:  # of a judge it is a file of this process alone
@@ -105,9 +105,17 @@ def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel 
     return RewardModel(planned, trained)
 
 
-def _asks_hub(checkpoint: str, machine: Machine) -> bool:
+def _asks_hub(reward: RewardRequest, machine: Machine) -> bool:
     """Not for a known model that is planned before it is trained: its dimensions are bundled."""
-    return machine.serves or bundled_config(checkpoint) is None
+    return machine.serves or reward.settings.embeds or bundled_config(reward.checkpoint) is None
+
+
+def _planned_alone(reward: RewardRequest) -> Checkpoint:
+    """What is planned before its files are here."""
+    found = resolve(reward.checkpoint)
+    if not reward.settings.embeds:
+        return as_scorer(found)
+    return replace(found, spec=replace(found.spec, head=Head("score", 1)), tensors=None)
 
 
 def as_scorer(checkpoint: Checkpoint) -> Checkpoint:
@@ -140,7 +148,9 @@ def scoring_request(request: ServiceRequest, model: RewardModel, machine: Machin
     reward = request.reward
     assert reward is not None, "there is a reward model"
     planner = engine_named(reward.engine).planner
-    fixed = PlanRequest(quant=reward.quant, engine=reward.engine, max_model_len=reward.settings.max_length)
+    fixed = PlanRequest(quant=reward.quant, engine=reward.engine, max_model_len=_max_length(reward, model))
+    if reward.settings.embeds and request.model is None:  # beside a chat model it is that one's
+        fixed = replace(fixed, dtype=request.plan.dtype)
     fixed = planner.for_scoring(with_same_rounding(fixed, request.plan), hardware)
     if machine.packages is not None:
         from qserve.detect.engine_checks import engine_checks
@@ -149,6 +159,14 @@ def scoring_request(request: ServiceRequest, model: RewardModel, machine: Machin
     if model.trained is not None and (why := _why_not(reward, model.trained, machine, hardware, fixed)) is not None:
         raise UsageError(f"--reward-engine {reward.engine}: {why}")
     return planner.with_scoring_cache(fixed, lambda one: make_plan(model.planned, hardware, one))
+
+
+def _max_length(reward: RewardRequest, model: RewardModel) -> int | None:
+    """What the user fixed, else what an embedding model's folder does below its number of positions."""
+    if reward.settings.max_length is not None or model.trained is None or model.trained.vectors is None:
+        return reward.settings.max_length
+    own = model.trained.vectors.max_length
+    return own if own is not None and own < model.planned.spec.max_position_embeddings else None
 
 
 def _why_not(

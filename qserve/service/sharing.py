@@ -40,6 +40,7 @@ def make_shared_plan(
     hardware: Hardware,
     request: PlanRequest,
     reward_request: PlanRequest,
+    named: str = "reward",
     *,
     computes: bool = True,
 ) -> SharedPlan:
@@ -47,15 +48,15 @@ def make_shared_plan(
 
     On one card they share; with several, the reward model gets the last to itself where the chat model fits on the
     others. Where the card is too small for both, the reward model goes to the CPU; as it does where it is rules and
-    judges, which compute nothing (`computes` False).
+    judges, which compute nothing (`computes` False). An embedding model, which is `named` so, is planned as one.
     """
     if hardware.devices and not computes:
-        return _reward_on_cpu(chat, reward, hardware, request, reward_request)
-    attempts = [_beside(chat, reward, hardware, request, reward_request)]
+        return _reward_on_cpu(chat, reward, hardware, request, reward_request, named)
+    attempts = [_beside(chat, reward, hardware, request, reward_request, named)]
     if len(hardware.devices) > 1:
-        attempts.insert(0, _apart(chat, reward, hardware, request, reward_request))
+        attempts.insert(0, _apart(chat, reward, hardware, request, reward_request, named))
     if hardware.devices:
-        attempts.append(_reward_on_cpu(chat, reward, hardware, request, reward_request))
+        attempts.append(_reward_on_cpu(chat, reward, hardware, request, reward_request, named))
     return next((shared for shared in attempts if shared.fits), attempts[0])
 
 
@@ -65,32 +66,47 @@ def _scored(request: PlanRequest) -> PlanRequest:
 
 
 def _beside(
-    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
+    chat: Checkpoint,
+    reward: Checkpoint,
+    hardware: Hardware,
+    request: PlanRequest,
+    reward_request: PlanRequest,
+    named: str,
 ) -> SharedPlan:
     own = replace(hardware, devices=hardware.devices[:1])
     reward_plan = make_plan(reward, own, _scored(reward_request))
     rest = _without(hardware, _num_held_bytes(reward_plan))
     place = hardware.devices[0].name if hardware.devices else "the CPU"
-    where = f"chat and reward share {place}"
+    where = f"chat and {named} share {place}"
     chat_plan = make_plan(chat, rest, request)
     return SharedPlan(chat_plan, _beside_chat(reward_plan, chat_plan), where, hardware.devices, own.devices)
 
 
 def _apart(
-    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
+    chat: Checkpoint,
+    reward: Checkpoint,
+    hardware: Hardware,
+    request: PlanRequest,
+    reward_request: PlanRequest,
+    named: str,
 ) -> SharedPlan:
     last = replace(hardware, devices=hardware.devices[-1:])
     others = replace(hardware, devices=hardware.devices[:-1])
     reward_plan = make_plan(reward, last, _scored(reward_request))
-    where = "the reward model has the last card to itself"
+    where = f"the {named} model has the last card to itself"
     return SharedPlan(make_plan(chat, others, request), reward_plan, where, others.devices, last.devices)
 
 
 def _reward_on_cpu(
-    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
+    chat: Checkpoint,
+    reward: Checkpoint,
+    hardware: Hardware,
+    request: PlanRequest,
+    reward_request: PlanRequest,
+    named: str,
 ) -> SharedPlan:
     reward_plan = make_plan(reward, replace(hardware, devices=()), _scored(reward_request))
-    where = "the reward model runs on the CPU"
+    where = f"the {named} model runs on the CPU"
     rest = _without(hardware, _num_held_bytes(reward_plan)) if hardware.devices[0].shares_ram else hardware
     return SharedPlan(make_plan(chat, rest, request), reward_plan, where, hardware.devices)
 
@@ -141,31 +157,33 @@ def plan_both(
     hardware: Hardware,
     requests: tuple[PlanRequest, PlanRequest],
     counts: tuple[NumReplicas, int],
+    role: str = "reward",
 ) -> SharedReplicas:
     """The reward model's replicas get what they need, the chat model's the rest; `requests` and `counts` in this order.
 
     With cards, each reward replica has one of the last to itself. Raises DoesNotFit or UsageError.
     """
     num_chat, num_reward = counts
+    flag, named = f"--{role}-replicas", "embedding" if role == "embed" else role
     if hardware.devices:
         if len(hardware.devices) <= num_reward:
             raise UsageError(
-                f"--reward-replicas {num_reward} with a chat model takes {num_reward + 1} cards, and there are "
-                f"{len(hardware.devices)}; lower --reward-replicas, or leave both --replicas out to share a card"
+                f"{flag} {num_reward} with a chat model takes {num_reward + 1} cards, and there are "
+                f"{len(hardware.devices)}; lower {flag}, or leave both --replicas out to share a card"
             )
         last = replace(hardware, devices=hardware.devices[-num_reward:])
         rest = replace(hardware, devices=hardware.devices[:-num_reward])
-        scored = plan_replicas(reward, last, requests[1], num_reward, "--reward-replicas")
+        scored = plan_replicas(reward, last, requests[1], num_reward, flag)
         where = (
-            f"the reward model has the last {num_reward} cards"
+            f"the {named} model has the last {num_reward} cards"
             if num_reward > 1
-            else "the reward model has the last card to itself"
+            else f"the {named} model has the last card to itself"
         )
     else:
-        scored = plan_replicas(reward, hardware, requests[1], num_reward, "--reward-replicas")
+        scored = plan_replicas(reward, hardware, requests[1], num_reward, flag)
         held = sum(_num_held_bytes(one.plan) for one in scored)
         rest = replace(hardware, ram_available_bytes=max(0, hardware.ram_available_bytes - held))
-        where = "chat and reward share the CPU"
+        where = f"chat and {named} share the CPU"
     answering = plan_replicas(chat, rest, requests[0], num_chat)
     if not hardware.devices:
         cores = max(1, hardware.cpu_cores // (len(answering) + len(scored)))

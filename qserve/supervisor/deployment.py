@@ -30,7 +30,7 @@ class ModelDeployment:
     """A model to serve.
 
     Attributes:
-        role: `chat` or `reward`.
+        role: `chat`, `reward` or `embed`.
         folder: the checkpoint on disk; with `load_format` dummy its config.json is enough.
         names: its names in requests; the first is canonical.
         plan: how it runs.
@@ -38,7 +38,7 @@ class ModelDeployment:
         load_format: "dummy" runs on random weights.
         verify_quant: measure what quantizing while loading costs.
         packed_cache_bytes: bound of the cache of packed weights of all models; 0: off.
-        reward: settings of a reward model.
+        reward: settings of a reward or embedding model.
         cards: those that the worker may use; None: all.
         speed: its planned steps; None if its speed is not planned.
         tokenizer: folder with the tokenizer's files, where that is not `folder`.
@@ -49,7 +49,7 @@ class ModelDeployment:
         num_cores: cores that it may use; None: all.
     """
 
-    role: Literal["chat", "reward"]
+    role: Literal["chat", "reward", "embed"]
     folder: Path
     names: tuple[str, ...]
     plan: Plan
@@ -77,7 +77,7 @@ class ModelDeployment:
         object.__setattr__(self, "group", self.group or self.role)
         for name in self.names:
             if not name.strip() or not name.isprintable():
-                flag = "--served-model-name" if self.role == "chat" else "--served-reward-name"
+                flag = "--served-model-name" if self.role == "chat" else f"--served-{self.role}-name"
                 raise UsageError(
                     f"{name!r} can't be a name in requests: it must be printable and not only "
                     f"spaces. Choose one with {flag}"

@@ -71,7 +71,7 @@ def facts_of(deployment: ModelDeployment, address: UnixAddress | TcpAddress) -> 
         wire=_wire_of(deployment),
         engine=deployment.plan.engine,
         plan=deployment.plan.to_json(),
-        has_report=deployment.role == "reward",
+        has_report=deployment.role != "chat",
         tokenizer=deployment.tokenizer or deployment.folder,
         vocab_size=_vocab_size(deployment.folder),
         role=deployment.role,
@@ -128,8 +128,8 @@ def _vocab_size(folder: Path) -> int | None:
 
 
 def _wire_of(deployment: ModelDeployment) -> str:
-    """The wire format of its engine; reward models have qserve's protocols on any."""
-    return "" if deployment.role == "reward" else engine_named(deployment.plan.engine).wire
+    """The wire format of its engine; reward and embedding models have qserve's protocols on any."""
+    return "" if deployment.role != "chat" else engine_named(deployment.plan.engine).wire
 
 
 def _launch(deployment: ModelDeployment, facts: WorkerFacts, private: Path, chat: WorkerFacts | None) -> Launch:
@@ -148,7 +148,7 @@ def _launch(deployment: ModelDeployment, facts: WorkerFacts, private: Path, chat
         deployment.packed_cache_bytes,
     )
     file = private / f"{deployment.name}.json"
-    if deployment.role == "reward":
+    if deployment.role != "chat":
         served = None if chat is None else _judge(chat).to_json()
         return ModuleLaunch("qserve.reward", spec, file, reward=deployment.reward.to_json(), served=served)
     return engine_launch(plan.engine).serving(spec, file, deployment.engine_args)

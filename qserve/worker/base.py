@@ -55,7 +55,7 @@ class WorkerFacts:
         address: another one after a restart, where somebody else runs it.
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
-        role: what it is for, `chat` or `reward`. "": as its name.
+        role: what it is for, `chat`, `reward` or `embed`. "": as its name.
         group: workers of one group serve the same model. "": as its role.
         wire: its engine's wire format, as `qserve.planner.engine.Engine.wire` names it; "": qserve's own.
         engine: its name, for people.

@@ -16,7 +16,15 @@ from qserve.cli.options.revisions import take_revisions
 from qserve.cli.options.sections import SECTIONS, Place, place_of
 from qserve.errors import UsageError
 
-__all__ = ["ALL_OPTIONS", "Command", "CommandGroup", "model_options", "needed_model", "reward_revision_option"]
+__all__ = [
+    "ALL_OPTIONS",
+    "Command",
+    "CommandGroup",
+    "embed_revision_option",
+    "model_options",
+    "needed_model",
+    "reward_revision_option",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -141,6 +149,9 @@ _REVISION = click.option(
 )
 reward_revision_option = click.option(
     "--reward-revision", help="Branch, tag or commit of a reward model of the hub, the same as ID@REVISION [main]."
+)
+embed_revision_option = click.option(
+    "--embed-revision", help="Branch, tag or commit of an embedding model of the hub, the same as ID@REVISION [main]."
 )
 
 

@@ -40,7 +40,7 @@ _NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help", "takeover"})
 # They describe cards of another machine; a service takes those that are installed.
 _FOR_NAMED_CARDS = ("plan", "pull", "deploy")
 # A tag such as 1.0 and a commit of digits alone are texts, whatever YAML takes them for.
-_REVISIONS = ("revision", "reward_revision")
+_REVISIONS = ("revision", "reward_revision", "embed_revision")
 # It decides itself where a service listens; no other command may leave out a setting of the file.
 _MAY_IGNORE = ("run",)
 # They take a file that lists several models.

@@ -1,4 +1,4 @@
-"""--revision and --reward-revision behind the models that they are of, of the command line and of a file (--config)."""
+"""The options of revisions (--revision, …) behind the models that they are of, of the command line and of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def take_revisions(ctx: click.Context) -> None:
     none. What the command line says of the revision goes before what the file says. Raises UsageError as
     `with_revisions` does.
     """
-    for role, option in (("model", "revision"), ("reward", "reward_revision")):
+    for role, option in (("model", "revision"), ("reward", "reward_revision"), ("embed", "embed_revision")):
         revision = ctx.params.pop(option, None)
         if ctx.resilient_parsing:
             continue

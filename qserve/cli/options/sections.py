@@ -92,9 +92,10 @@ SECTIONS = (
     _section("Rollouts", "", "vllm vllm_gpus vllm_tensor_parallel_size vllm_sleep train:gpu_memory_utilization"),
     _section(
         "Reward model",
-        "reward reward_revision base judge scores:quant scores:quants",
-        "scores:dtype reward_quant reward_engine reward_replicas served_reward_name",
+        "reward base judge scores:quant scores:quants",
+        "reward_revision scores:dtype reward_quant reward_engine reward_replicas served_reward_name",
     ),
+    _section("Embedding model", "embed", "embed_revision embed_quant embed_replicas served_embed_name"),
     _section(
         "How texts are scored",
         "normalize",

@@ -20,12 +20,13 @@ from qserve.units import parse_bytes
 
 __all__ = ["ENTRY_OPTIONS", "KEEPING", "RESIDENCY", "ModelEntry", "entries_of", "residents_of"]
 
-_NAMES = ("model", "reward")
+_NAMES = ("model", "reward", "embed")
 ENTRY_OPTIONS = frozenset(
     {
         *_NAMES,
         *("revision", "served_model_name", "engine_args", "load_format", "verify_quant"),
         *("reward_revision", "served_reward_name", "reward_quant", "reward_engine"),
+        *("embed_revision", "served_embed_name", "embed_quant"),
         *(flag for flag in FLAGS if flag != "judge"),
         *(one.name for one in plan_options()),
     }
@@ -34,7 +35,7 @@ ENTRY_OPTIONS = frozenset(
 KEEPING = ("pin", "ttl", "priority", "preload")
 RESIDENCY = ("window", "wait", "memory")
 # None of them makes sense where models come and go.
-_NOT_BESIDE = ("model", "reward", "judge", "replicas", "reward_replicas", "ray", "takeover", *LOAD_OPTIONS)
+_NOT_BESIDE = (*_NAMES, *("judge", "replicas", "reward_replicas", "embed_replicas", "ray", "takeover"), *LOAD_OPTIONS)
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -62,16 +63,17 @@ def _entry(path: Path, where: str, read: Mapping[Any, Any], converted: Callable[
     named = [key for key in _NAMES if key in keys]
     if len(named) != 1:
         raise UsageError(
-            f"{path}: {where} names {' and '.join(named) or 'no model'}; an entry is one model, under model: or reward:"
+            f"{path}: {where} names {' and '.join(named) or 'no model'}; an entry is one model, under model:, reward: "
+            "or embed:"
         )
     for key in keys:
         if key not in ENTRY_OPTIONS and key not in KEEPING:
             known = ", ".join(sorted({*ENTRY_OPTIONS, *KEEPING}))
             raise UsageError(f"{path}: {where} has {key}, which is no setting of one model; those are {known}")
     options = {key: converted(where, key, value) for key, value in keys.items() if key not in KEEPING}
-    strange, why = misplaced_options(options.get("model"), options.get("reward"), None)
-    if found := [key for key in strange if key in options]:
-        raise UsageError(f"{path}: {where}: {', '.join(found)}: {why}")
+    for strange, why in misplaced_options(options.get("model"), options.get("reward"), None, options.get("embed")):
+        if found := [key for key in strange if key in options]:
+            raise UsageError(f"{path}: {where}: {', '.join(found)}: {why}")
     return ModelEntry(f"{path}: {where}", options, _keeping(f"{path}: {where}", keys))
 
 

@@ -57,6 +57,7 @@ class _WithTraining(CommandGroup):
 @model_options()
 @click.option("--reward", help="A reward model that shares the cards with --model.")
 @reward_revision_option
+@click.option("--embed", help="An embedding model that shares the cards with --model.")
 @plan_options
 @load_options
 @price_options
@@ -85,7 +86,7 @@ def command(ctx: click.Context, /, gpu: str | None, as_json: bool, explain: bool
     if (many := many_models(values)) is not None:
         _print_many(many, Machine.named(gpu), values, as_json)
         return
-    if values["reward"] is None:
+    if values["reward"] is None and values["embed"] is None:
         needed_model(values["model"], "qserve plan Qwen/Qwen3-8B")
     check_roles(values)
     request, machine = ServiceRequest.from_flags(values), Machine.named(None if gpu == "any" else gpu)
@@ -169,7 +170,7 @@ def _print_cheapest(
 ) -> None:
     """--gpu any: which cards carry the load, cheapest first."""
     if request.reward is not None or request.model is None:
-        raise click.UsageError("--gpu any ranks cards for one model; leave --reward out")
+        raise click.UsageError("--gpu any ranks cards for one model; leave --reward and --embed out")
     found = rank_cards(request, machine, knowledge)
     if unknown := [key for key in price_table(request.speed.prices) if key not in known_gpus()]:
         said = f"· not ranked: {', '.join(unknown)} (not in configs/gpus.toml)"

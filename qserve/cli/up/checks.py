@@ -44,8 +44,9 @@ def check_flags(values: dict[str, Any]) -> None:
 
 
 def check_roles(values: dict[str, Any]) -> None:
-    """Refuse flags of a chat or reward model that was not named, and a load on two models at once."""
-    refuse_flags(*misplaced_options(values["model"], values["reward"], values["judge"]))
+    """Refuse flags of a model that was not named, and a load on two models at once."""
+    for names, why in misplaced_options(values["model"], values["reward"], values["judge"], values["embed"]):
+        refuse_flags(names, why)
 
 
 def check_reads(deployment: ModelDeployment, screen: Screen) -> None:

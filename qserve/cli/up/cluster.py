@@ -109,7 +109,7 @@ class Cluster:
 
 def checkpoint_names(deployments: Sequence[ModelDeployment]) -> dict[str, str]:
     """The name of the checkpoint for nodes, by role; "" for a folder of the user's."""
-    names = {"chat": "", "reward": ""}
+    names = {"chat": "", "reward": "", "embed": ""}
     for one in deployments:
         name = one.plan.quant.checkpoint
         if one.role == "chat" and not Path(name).expanduser().is_dir():

@@ -42,6 +42,7 @@ def command(**values: Any) -> None:
     qserve up demo
     qserve up ./my-checkpoint --quant 4bit --max-model-len 8192
     qserve up Qwen/Qwen3-8B --reward ./my-reward-model
+    qserve up Qwen/Qwen3-0.6B --embed Qwen/Qwen3-Embedding-0.6B
     qserve up demo --engine vllm --engine-args "--seed 7"
     qserve up Qwen/Qwen3-8B --replicas auto
     qserve up Qwen/Qwen3-32B --users 30 --ttft 2s --tpot 50ms
@@ -80,7 +81,7 @@ def command(**values: Any) -> None:
         if many is None and request.model is None and request.reward is None:
             raise UsageError(
                 "no model is named; write it after the command, qserve up Qwen/Qwen3-8B, or name a reward model with "
-                "--reward"
+                "--reward, or an embedding model with --embed"
             )
         machine = Machine.named(values["gpu"], serves=True) if cluster is None else Machine.node(cluster.hardware)
         hardware = machine.with_service(request.has_ui, request.num_gateways, request.min_free_bytes)

@@ -109,14 +109,16 @@ def _chat(service: ServicePlan, chat: ModelPlan, configs: Path, screen: Screen) 
 
 
 def _reward(service: ServicePlan, reward: ModelPlan, screen: Screen) -> ModelDeployment:
-    """`demo` names a chat model and a reward model; behind one port they need names of their own."""
+    """Of a reward or an embedding model. `demo` names a chat model and a reward model; behind one port they need names
+    of their own.
+    """
     asked, model = service.request.reward, service.reward_model
     assert asked is not None and model is not None and model.trained is not None, "it is served"
     trained = whole_reward(asked, model.trained, screen)
     names = asked.names or ("demo-reward" if trained.id == "demo" else trained.id,)
     recipe = str(trained.recipe) if trained.recipe is not None else asked.settings.recipe
     return ModelDeployment(
-        "reward",
+        asked.role,
         trained.path,
         names,
         reward.replicas[0].plan,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qserve.cli.options.command import model_options, reward_revision_option
+from qserve.cli.options.command import embed_revision_option, model_options, reward_revision_option
 from qserve.cli.options.numbers import Count, FiniteRange, number_option
 from qserve.cli.options.planning import SIZE
 from qserve.planner.engine import SCORER, reward_engine_names
@@ -38,6 +38,18 @@ _OPTIONS = (
         Count(min=1, max=1024),
         1,
         "Replicas of the reward model, each on its own card or part of the CPU.",
+    ),
+    click.option("--embed", help="An embedding model: a folder as sentence-transformers keeps it, or a hub id."),
+    embed_revision_option,
+    click.option(
+        "--served-embed-name", multiple=True, help="Name of the embedding model in requests. May be repeated."
+    ),
+    click.option("--embed-quant", default="auto", show_default=True, help="Quantization of the embedding model."),
+    number_option(
+        "--embed-replicas",
+        Count(min=1, max=1024),
+        1,
+        "Replicas of the embedding model, each on its own card or part of the CPU.",
     ),
     click.option(
         "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs a key."

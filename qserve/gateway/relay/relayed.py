@@ -94,7 +94,7 @@ class RelayedEndpoints:
                 body.data = body.data if checked.body is None else checked.body
                 if route.names_model and checked.model is not None and checked.model not in facts.names:
                     named(self._groups, checked.model)
-                is_bulk = facts.role == "reward" and checked.num_sequences >= BULK_SLOTS
+                is_bulk = facts.role != "chat" and checked.num_sequences >= BULK_SLOTS
                 client, owner = share_of(scope), owner_of(scope)
                 salt = self._salts.of(owner, checked.cache_salt)
                 if salt is not None and checked.is_salted:
@@ -173,7 +173,7 @@ class RelayedEndpoints:
     async def _addressed(self, route: RelayedRoute, model: Any) -> Served:
         served = serving(self._groups, route, model if isinstance(model, str) else None)
         facts, reports_fields = served.facts, wire_named(served.facts.wire).reports_fields
-        if facts.role == "reward" or reports_fields:
+        if facts.role != "chat" or reports_fields:
             served.replicas.check_ready(facts)
         if facts.loads_on_demand and reports_fields and facts.request_fields is None:
             await served.replicas.introduced()

@@ -11,6 +11,9 @@ from qserve.wire.errors import ApiError
 from qserve.worker.base import WorkerFacts
 from qserve.worker.wire import WireRoute
 
+# By the role of its workers.
+_A = {"chat": "a chat", "reward": "a reward", "embed": "an embedding"}
+
 __all__ = ["Served", "model_names", "named", "serving", "why_nobody_serves"]
 
 
@@ -83,5 +86,5 @@ def _not_served(workers: Sequence[WorkerFacts], route: RelayedRoute, model: str 
     paths = ", ".join(
         other.path for other in ROUTES if isinstance(other, RelayedRoute) and other.served(own) is not None
     )
-    message = f"{model!r} is a {own.role} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
+    message = f"{model!r} is {_A[own.role]} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
     return ApiError(400, message, "route_not_served", "model")

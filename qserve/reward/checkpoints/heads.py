@@ -196,9 +196,9 @@ def _no_head(files: CheckpointFiles) -> str:
     names = [tensor.name for tensor in files.own]
     if (files.path / SENTENCE_TRANSFORMERS).is_file():
         return (
-            f"{files.id} is an embedding model ({SENTENCE_TRANSFORMERS}): it gives a text a vector, not a reward, and "
-            "qserve has no route for vectors; serve it with vLLM (vllm serve --runner pooling). --reward takes "
-            "the rerankers of such a family: a reranker scores a query and a document in one text"
+            f"{files.id} is an embedding model ({SENTENCE_TRANSFORMERS}): it gives a text a vector, not a reward; "
+            f"serve it at /v1/embeddings: qserve up --embed {files.id}. --reward takes the "
+            "rerankers of such a family: a reranker scores a query and a document in one text"
         )
     if any("lm_head" in name for name in names) or _is_causal(files.own_config):
         return (

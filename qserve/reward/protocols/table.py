@@ -29,7 +29,6 @@ for _module in pkgutil.iter_modules(protocols.__path__):
     importlib.import_module(f"{protocols.__name__}.{_module.name}")
 
 
-
 def _found(rows: Mapping[str, table.RewardProtocol]) -> Mapping[str, Protocol]:
     return {path: Protocol(one.request, JOBS[one.request]) for path, one in rows.items()}
 

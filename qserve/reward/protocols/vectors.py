@@ -62,9 +62,7 @@ def written_before(request: VectorRequest, vectors: Vectors) -> str:
     if name is None:
         return ""
     if name not in vectors.prompts:
-        raise ApiError(
-            400, f"this model has no prompt {name[:100]!r}{_named(vectors)}", "invalid_value", "prompt_name"
-        )
+        raise ApiError(400, f"this model has no prompt {name[:100]!r}{_named(vectors)}", "invalid_value", "prompt_name")
     return vectors.prompts[name]
 
 

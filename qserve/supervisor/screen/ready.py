@@ -149,6 +149,8 @@ def _example(url: str, role: str, name: str, has_key: bool) -> str:
     model = f'{{"model": {json.dumps(name, ensure_ascii=False)},'
     if role == "reward":
         path, fields = "/v1/reward", f'"prompt": "{question}", "responses": ["42", "43"]}}'
+    elif role == "embed":
+        path, fields = "/v1/embeddings", f'"input": "{question}"}}'
     else:
         path, fields = "/v1/chat/completions", f'"messages": [{{"role": "user", "content": "{question}"}}]}}'
     return " \\\n".join(

@@ -54,7 +54,7 @@ async def served_models(api: Api) -> ServedModels:
     is_ready = ready.get("status") == "ready"  # also with models that are loaded when they are asked for
     roles = {name: worker.get("role", worker["name"]) for worker in ready["workers"] for name in worker["models"]}
     return ServedModels(
-        chat=tuple(name for name in names if roles.get(name, "chat") != "reward"),
+        chat=tuple(name for name in names if roles.get(name, "chat") not in ("reward", "embed")),
         reward=tuple(name for name in names if roles.get(name) == "reward"),
         is_qserve=True,
         waiting=() if is_ready else tuple(_waiting(one) for one in ready["workers"] if one["state"] != "ready"),

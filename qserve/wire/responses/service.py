@@ -27,7 +27,7 @@ class WorkerStatus(BaseModel):
     """A worker as the supervisor sees it; replicas of one group serve the same model."""
 
     name: str
-    role: Literal["chat", "reward"]
+    role: Literal["chat", "reward", "embed"]
     state: Literal["starting", "ready", "restarting", "draining", "unloading", "idle", "failed"]
     detail: str
     models: list[str]
@@ -62,7 +62,7 @@ class ModelCard(BaseModel):
     root: str
     parent: str | None = None
     max_model_len: int
-    kind: Literal["chat", "reward"]
+    kind: Literal["chat", "reward", "embed"]
     state: str
     planned_bytes: int | None
 

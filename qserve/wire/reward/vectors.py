@@ -29,7 +29,7 @@ class VectorRequest(RewardFields):
         None, ge=1, description="the first so many numbers of each vector, normalized again where the model's are"
     )
     prompt_name: NonEmptyString | None = Field(
-        None, description="one of the checkpoint's prompts (config_sentence_transformers.json), written before each text"
+        None, description="one of the model's prompts (config_sentence_transformers.json), written before each text"
     )
     instruction: NonEmptyString | None = Field(
         None, description="the task, of a model that takes one: 'Instruct: …' is written before each text"

@@ -12,8 +12,8 @@ __all__ = ["fuzzed"]
 _HOOKS = Path(__file__).with_name("fuzz_hooks.py")
 
 
-def fuzzed(url: str, folder: Path, max_time_s: int = 20) -> None:
-    """A few requests of every operation, all checks of them; its report is the failure.
+def fuzzed(url: str, folder: Path, max_time_s: int = 20, path: str | None = None) -> None:
+    """A few requests of every operation, or of those at `path`, all checks of them; its report is the failure.
 
     With $QSERVE_FUZZ_S all phases for so many seconds.
     """
@@ -36,6 +36,7 @@ def fuzzed(url: str, folder: Path, max_time_s: int = 20) -> None:
         "all",
         "--request-timeout",
         "30",
+        *(["--include-path", path] if path is not None else []),
     ]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(_HOOKS)}
     done = subprocess.run(

@@ -77,12 +77,22 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
         body["truncate_prompt_tokens"] = min(body["truncate_prompt_tokens"], 256)
     _with_texts_to_rank(body)
     body.pop("references", None)  # for rules and judges
+    _plain_vectors(body)
     for name in _STRUCTURES:  # random ones are none that an answer can follow
         body.pop(name, None)
     _with_tools_that_can_be_called(body)
     if body.get("normalize") is True:  # for checkpoints that record mean and deviation
         body["normalize"] = False
     return body
+
+
+def _plain_vectors(body: dict[str, Any]) -> None:
+    """With no more numbers than there are, without a prompt, and an instruction only beside text."""
+    body.pop("prompt_name", None)
+    if body.get("dimensions") is not None:
+        body["dimensions"] = 1
+    if isinstance(body.get("input"), list):
+        body.pop("instruction", None)
 
 
 def _with_texts_to_rank(body: dict[str, Any]) -> None:

@@ -279,7 +279,12 @@ def embedder(folder: Path, pooling: str = "lasttoken", *, dense: int | None = No
     tok.save_pretrained(folder)
     kinds = ["Transformer", "Pooling", *(["Dense"] if dense else []), "Normalize"]
     steps = [
-        {"idx": at, "name": str(at), "path": f"{at}_{kind}" if at else "", "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": at,
+            "name": str(at),
+            "path": f"{at}_{kind}" if at else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for at, kind in enumerate(kinds)
     ]
     switches = {name: name.startswith(f"pooling_mode_{pooling}") for name in _SWITCHES}

@@ -154,7 +154,7 @@ def test_refused_with_what_was_found(what: str, tmp_path: Path) -> None:
 def test_an_embedding_model_is_told_from_a_model_that_lost_its_head(tmp_path: Path) -> None:
     path = write_folder(tmp_path, body(""), architectures=["Qwen3ForCausalLM"])
     (path / "modules.json").write_text("[]")
-    with pytest.raises(BrokenCheckpoint, match=r"is an embedding model .*not a reward.*--runner pooling.*reranker"):
+    with pytest.raises(BrokenCheckpoint, match=r"is an embedding model .*not a reward.*qserve up --embed.*reranker"):
         recognise(path, RewardSettings())
 
 

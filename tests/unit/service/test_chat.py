@@ -54,7 +54,7 @@ def test_a_folder_of_one_is_refused_too(tmp_path: Path) -> None:
 )
 def test_an_embedding_model_is_told(model: str) -> None:
     told = checked_chat(ServiceRequest(model), PLANNED).messages
-    assert any("is an embedding model" in one and "vllm serve --runner pooling" in one for one in told)
+    assert any("is an embedding model" in one and f"--embed {model}" in one for one in told)
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-8B", "Qwen/Qwen3-Reranker-0.6B", "Qwen/Qwen3Guard-Gen-0.6B", "demo"])

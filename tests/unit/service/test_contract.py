@@ -192,6 +192,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     **{one.name: {"enable_lora": True} for one in plan_options() if "lora" in one.name},
     **{name: {"concurrency": 2} for name in ("num_prompts", "prefix_share")},
     "reward_revision": {"reward": "me/judge"},
+    **{name: {"embed": "Qwen/Qwen3-Embedding-0.6B"} for name in SERVICE_OPTIONS if "embed_" in name},
     "position": {"reward": "demo", "pooling": "position"},
     "think_time": {"users": 2},
     "judge": {"model": "demo", "reward": "demo", "engine": "transformers", "gpu": "none"},

@@ -179,6 +179,10 @@ _NOTES = {
     "the reward model has the last card to itself": "奖励模型独占最后一张显卡",
     "the reward model runs on the CPU": "奖励模型在 CPU 上运行",
     "chat and reward share {}": "对话模型与奖励模型共用{}",
+    "the embedding model has the last {} cards": "嵌入模型使用最后 {} 张显卡",
+    "the embedding model has the last card to itself": "嵌入模型独占最后一张显卡",
+    "the embedding model runs on the CPU": "嵌入模型在 CPU 上运行",
+    "chat and embedding share {}": "对话模型与嵌入模型共用{}",
     "{} has no reward head yet: planned as if it had one": "{} 还没有奖励头：按有奖励头规划",
 }
 

@@ -166,11 +166,10 @@ REFUSALS: dict[str, str] = {
     ),
     "{} is a {}, which has no language-model head and writes no text; plan it as a reward model: qserve plan --reward "
     "{}": "{} 是 {}，没有语言模型输出层，不能生成文本；请按奖励模型规划：qserve plan --reward {}",
-    "{} is an embedding model, trained for vectors and not for text: qserve serves chats and completions and has no "
-    "route for vectors; serve it with vLLM (vllm serve --runner pooling)": (
-        "{} 是嵌入模型，为向量而非文本训练：qserve 只提供对话和补全，没有向量接口；请用 vLLM 部署它（vllm serve "
-        "--runner pooling）"
-    ),
+    "{} is an embedding model, trained for vectors and not for text; serve it at /v1/embeddings: --embed {} instead of "
+    "--model": "{} 是嵌入模型，为向量而非文本训练；请在 /v1/embeddings 提供它：用 --embed {} 代替 --model",
+    "{} is an embedding model, trained for vectors and not for text; serve it at /v1/embeddings: qserve up --embed "
+    "{}": "{} 是嵌入模型，为向量而非文本训练；请在 /v1/embeddings 提供它：qserve up --embed {}",
     "--num-speculative-tokens {}: {} has no MTP head to draft with; leave it out": (
         "--num-speculative-tokens {}：{} 没有用于草拟的 MTP 头；请去掉它"
     ),

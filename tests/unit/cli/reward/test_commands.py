@@ -48,7 +48,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_words_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("{}")
-    bad: list[tuple[Any, ...]] = [("--pooling", "first"), ("--truncate", "middle"), ("--max-length", "0")]
+    bad: list[tuple[Any, ...]] = [("--pooling", "middle"), ("--truncate", "middle"), ("--max-length", "0")]
     for flag in bad:
         with pytest.raises(click.BadParameter):
             call(str(tmp_path / "x.jsonl"), *flag)
