@@ -44,7 +44,7 @@ CPU = "cpu"
 ANY = "any"
 """Words among `SupervisedWorker.devices` for the CPU, and for cards that can't be told apart."""
 
-# They end vLLM 0.32's engine there (docs/results/log/gateway.md); our own serves no adapters.
+# They end vLLM 0.32's engine there (docs/results/log/gateway.md) where it may load none later; our own serves none.
 _NO_LOGPROBS_BESIDE_ADAPTERS = "vLLM on a CPU has no log-probabilities of prompts with LoRA adapters"
 
 
@@ -206,7 +206,7 @@ class SupervisedWorker:
             return None
         plan = self.launch.plan
         facts = self.status.facts
-        if (facts.adapters or facts.max_loras) and plan is not None and plan.on_cpu:
+        if facts.adapters and not facts.max_loras and plan is not None and plan.on_cpu:
             return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS, is_no_question=True)
         return await check_sanity(partial(self._send, timeout_s=LIMIT_S), self.status.facts.models[0], self.vocab_size)
 

@@ -1,8 +1,7 @@
 """One real vLLM for the whole folder: in 4 bit, by bitsandbytes' plugin, with a LoRA adapter, and refused once for its
 plan's cache; its worker is killed at the end.
 
-Its tokenizer has tokens that the embedding has no rows for. No log-probabilities of prompts are asked: with LoRA on a
-CPU they end vLLM 0.32's engine (docs/results/log/gateway.md).
+Its tokenizer has tokens that the embedding has no rows for.
 """
 
 from __future__ import annotations

@@ -108,6 +108,34 @@ async def test_who_runs_keeps_the_weights_that_it_began_with(service: Service, t
         assert (await asyncio.to_thread(_post, service, "moving", later, load_inplace=True)).status_code == 200
         assert not any(one.done() for one in running)
         assert await text("moving", 8) == "red" * 8
+        for path, word in [(moving, "ache"), (later, "red")] * 5:  # bench/adapters.py does it a hundred times
+            assert (await asyncio.to_thread(_post, service, "moving", path, load_inplace=True)).status_code == 200
+            assert await text("moving", 2) == word * 2
         old, other, base = await asyncio.gather(*running)
     assert (old, other) == ("ache" * 150, "ke" * 150)
     assert base[:20] == alone[:20], (base, alone)
+
+
+async def test_log_probabilities_of_prompts_are_those_of_the_adapter(service: Service, tmp_path: Path) -> None:
+    """Beside sequences that run: on a CPU vLLM 0.32 ends its engine there."""
+    assert _post(service, "saying", write_saying(tmp_path / "saying", ID["ache"])).status_code == 200
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+
+        async def last(name: str) -> float:
+            made = await client.completions.create(
+                model=name, prompt="1 + 1acheache", max_tokens=1, temperature=0, logprobs=1, echo=True
+            )
+            told = made.choices[0].logprobs
+            assert told is not None and told.tokens is not None and told.token_logprobs is not None
+            return told.token_logprobs[-2]
+
+        more = {"ignore_eos": True}
+        beside = [
+            asyncio.create_task(client.completions.create(model=name, prompt="1", max_tokens=60, extra_body=more))
+            for name in (NAMES[0], "saying", ADAPTER)
+        ]
+        await asyncio.sleep(0.2)
+        of_adapter, of_base = await last("saying"), await last(NAMES[0])
+        await asyncio.gather(*beside)
+    assert of_adapter > -0.1 and of_base < -1
+    assert "self-test passed" in service.output

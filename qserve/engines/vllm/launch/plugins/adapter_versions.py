@@ -6,7 +6,8 @@ of prompts, which are found by the adapter's name and path, stay those of the ol
 count as one where the adapters of a step are collected, so that a number alone does not part them.
 
 On a CPU, moreover, rows of the base model in a step with adapters are computed with the last adapter's weights: their
-index is -1, which is the last place of an array (vllm#48421).
+index is -1, which is the last place of an array (vllm#48421). And log-probabilities of a prompt end the engine: its
+rows are multiplied by the adapters of the step's sequences, though hardly any adapter has weights for the head.
 
 Here each load has a number and a path of its own: a folder of links to the files, which is removed when no request
 uses it any more. The name moves to it once it is in the engine, from one request to the next.
@@ -32,7 +33,7 @@ VARIABLE = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 """In the environment of a server that may load adapters: vLLM's own."""
 
 _REQUEST, _SERVING = "vllm.lora.request", "vllm.entrypoints.openai.models.serving"
-_PRODUCTS = "vllm.lora.ops.torch_ops.lora_ops"
+_PRODUCTS, _WRAPPER = "vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu"
 # A step that runs may still want it when its last client has left.
 _KEPT_S = 60.0
 
@@ -42,6 +43,7 @@ def part_versions() -> None:
     when_imported(_REQUEST, _compare_numbers)
     when_imported(_SERVING, _number_loads)
     when_imported(_PRODUCTS, _leave_base_rows)
+    when_imported(_WRAPPER, _leave_unadapted_heads)
 
 
 def _compare_numbers(module: ModuleType) -> None:
@@ -61,6 +63,16 @@ def _leave_base_rows(module: ModuleType) -> None:
         output.masked_fill_((indices < 0)[:, None], 0.0)
 
     module.bgmv_shrink = bgmv_shrink  # type: ignore[attr-defined]
+
+
+def _leave_unadapted_heads(module: ModuleType) -> None:
+    add = module.PunicaWrapperCPU.add_lora_logits
+
+    def add_lora_logits(self: Any, y: Any, x: Any, a: Any, b: Any, scale: float, **kwargs: Any) -> Any:
+        """Nothing is added where no loaded adapter has weights for the head."""
+        return add(self, y, x, a, b, scale, **kwargs) if b.any() else None
+
+    module.PunicaWrapperCPU.add_lora_logits = add_lora_logits
 
 
 def _number_loads(module: ModuleType) -> None:
