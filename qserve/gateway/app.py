@@ -91,7 +91,7 @@ def build_gateway(
     administration = Administration(admin_keys, restart)
     responses = BackgroundEndpoints(settings.client_stall_timeout_s)
     elsewhere = {"/v1/responses": responses.create}
-    on_demand = ResidencyEndpoints(groups, admin_keys, residency, needs_key=settings.needs_key)
+    on_demand = ResidencyEndpoints(groups, admin_keys, residency, bodies, needs_key=settings.needs_key)
     endpoints = Endpoints(settings, groups, shared, runs, bodies, administration, on_demand, host, elsewhere, keys)
     loading = AdapterEndpoints(_of_service(settings, throttle), adapters, bodies)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)

@@ -25,7 +25,7 @@ from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import model_names, named
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
-from qserve.gateway.residency import ACTIONS, ResidencyEndpoints
+from qserve.gateway.residency import ACTIONS, ROOM, ResidencyEndpoints
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
 from qserve.gateway.run_history import RunHistory
@@ -110,6 +110,8 @@ class Endpoints:
             "/v1/qserve/usage": self._usage.answer,
             "/v1/qserve/restart": self._administration.restart,
             "/v1/qserve/models": self._residency.models,
+            ROOM: self._residency.give_room,
+            f"{ROOM}/{{room}}": self._residency.take_room_back,
             **{f"/v1/qserve/models/{{model}}/{one}": self._residency.of(one) for one in ACTIONS},
             "/v1/qserve/runs": self.runs,
             "/v1/qserve/runs/{run}": self.run,

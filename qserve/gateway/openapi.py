@@ -16,7 +16,7 @@ from qserve.gateway.background.openapi import RESPONSE_ERRORS, RESPONSE_INPUTS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
 from qserve.gateway.keys.openapi import ERRORS_OF_KEYS, USAGE, USAGE_ERRORS, USAGE_INPUTS
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
-from qserve.gateway.residency import ACTIONS, RESIDENCY_ERRORS
+from qserve.gateway.residency import ACTIONS, RESIDENCY_ERRORS, ROOM, ROOM_ERRORS, ROOM_INPUTS
 from qserve.gateway.routes import ADAPTER_ROUTES, BATCH_ROUTES, RESPONSE_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
 from qserve.version import __version__
 from qserve.wire import responses
@@ -26,6 +26,7 @@ from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import INT64_MAX, MAX_TOKEN_ID
 from qserve.wire.reward.table import BY_PATH
+from qserve.wire.room import RoomRequest
 from qserve.worker.base import WorkerFacts
 from qserve.worker.wire import WireRoute
 from qserve.worker.wires import BySchema
@@ -61,6 +62,8 @@ _ERRORS_OF_PATH = {
         "501": "no process here can restart workers",
     },
     **{f"/v1/qserve/models/{{model}}/{one}": RESIDENCY_ERRORS for one in ACTIONS},
+    ROOM: ROOM_ERRORS["POST"],
+    f"{ROOM}/{{room}}": ROOM_ERRORS["DELETE"],
     "/ready": {"503": "a worker is not ready; the body has the error and the state of each worker"},
     USAGE: USAGE_ERRORS,
 }
@@ -124,6 +127,7 @@ def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
         *responses.OF_METHOD.values(),
         CreateBatchRequest,
         LoadAdapterRequest,
+        RoomRequest,
         *requests,
     ]
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
@@ -169,7 +173,7 @@ def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[s
         parameter = route.path.partition("{")[2].partition("}")[0]
         name = {"type": "string", "enum": list(served)} if parameter == "model" else {"type": "string"}
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": name}]
-    inputs = {**BATCH_INPUTS, **RESPONSE_INPUTS, **USAGE_INPUTS, **ADAPTER_INPUTS}
+    inputs = {**BATCH_INPUTS, **RESPONSE_INPUTS, **USAGE_INPUTS, **ADAPTER_INPUTS, **ROOM_INPUTS}
     operation |= inputs.get((route.method, route.path), {})
     return operation
 

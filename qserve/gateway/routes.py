@@ -181,6 +181,8 @@ _OWN = (
     Route("POST", "/v1/qserve/models/{model}/unload", "Lets its requests finish, and frees its memory."),
     Route("POST", "/v1/qserve/models/{model}/pin", "Keeps it in memory from now on, whoever asks for another."),
     Route("POST", "/v1/qserve/models/{model}/unpin", "It may leave for others again."),
+    Route("POST", "/v1/qserve/room", "Models that take turns leave room for something else, as long as it is renewed."),
+    Route("DELETE", "/v1/qserve/room/{room}", "Gives the room back to the models."),
     Route("POST", "/v1/qserve/restart", "Restarts the workers one after the other, each when its requests are over."),
     Route("GET", "/v1/qserve/runs", "The runs of this machine's store, newest first."),
     Route("GET", "/v1/qserve/runs/{run}", "One of them: plan, start, memory over time, events, requests, results."),

@@ -89,6 +89,7 @@ SECTIONS = (
         "fsdp precision optimizer attention gradient_checkpointing offload_optimizer offload_param completion_length "
         "mean_length fused_loss evaluation tiled_loss kbit_fp32 trl",
     ),
+    _section("Beside a service", "", "beside_service meanwhile service_key"),
     _section("Rollouts", "", "vllm vllm_gpus vllm_tensor_parallel_size vllm_sleep train:gpu_memory_utilization"),
     _section(
         "Reward model",

@@ -15,6 +15,7 @@ from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.training import training_options
 from qserve.cli.progress import ProgressLine, progress_line
+from qserve.cli.train.beside import room_in
 from qserve.cli.train.fitting import need_trl
 from qserve.cli.train.flags import TrainFlags
 from qserve.cli.train.follow import follow
@@ -64,12 +65,15 @@ def command(method: str, model: str | None, gpu: str | None, as_json: bool, **va
         _refuse_described(gpu, method)
     with StopSignals().installed() as stop, progress_line() as line:
         try:
-            planned = PlannedRun.of(method, model, gpu, values, line, as_json=as_json)
-            if emit is not None:
-                _emit(planned.run, emit, as_json)
-                return
-            TrainFlags.check_rollouts(planned.run)
-            status = _train(planned, stop)
+            with room_in(values["beside_service"], values["service_key"], values["meanwhile"]) as room:
+                planned = PlannedRun.of(method, model, gpu, values, line, as_json=as_json)
+                if emit is not None:
+                    _emit(planned.run, emit, as_json)
+                    return
+                TrainFlags.check_rollouts(planned.run)
+                if room is not None:
+                    room.shrink(*planned.held_bytes)
+                status = _train(planned, stop)
         except KeyboardInterrupt:
             click.echo("Stopped before the training began: nothing is saved.", err=True)
             status = stop.exit_status

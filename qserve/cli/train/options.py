@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from qserve.cli.options.numbers import Count, FiniteRange
+from qserve.cli.options.url import ServerUrl
 from qserve.training.emit import FRAMEWORKS
 
 __all__ = ["METHODS", "run_options"]
@@ -20,6 +21,19 @@ _STEPS, _SHARE = Count(1), FiniteRange(0, 1)
 _FOLDER = click.Path(path_type=Path)
 
 _OPTIONS = (
+    click.option(
+        "--beside-service",
+        type=ServerUrl(),
+        help="A service of qserve up whose models take turns: it makes room for the run, and gets it back.",
+    ),
+    click.option(
+        "--meanwhile",
+        type=click.Choice(["wait", "refuse"]),
+        default="wait",
+        show_default=True,
+        help="Requests to that service for models without room.",
+    ),
+    click.option("--service-key", envvar="QSERVE_API_KEY", default="", help="Admin key of that service, if any."),
     click.option(
         "--data", help="JSON lines, JSON, Parquet or Arrow: a file, a folder, a data set of the hub; demo: 260 pairs."
     ),

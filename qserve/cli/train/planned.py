@@ -40,6 +40,13 @@ class PlannedRun:
     line: ProgressLine
     as_json: bool
 
+    @property
+    def held_bytes(self) -> tuple[int, int]:
+        """What it takes of the RAM, and of each card, as planned."""
+        used, host = [card["used_bytes"] for card in self.run.plan["cards"]], self.run.plan["host_bytes"]
+        on_cpu = self.job.devices[0].kind == "cpu"
+        return (host + sum(used), 0) if on_cpu else (host, max(used))
+
     @classmethod
     def of(
         cls, method: str, model: str, gpu: str | None, values: dict[str, Any], line: ProgressLine, *, as_json: bool

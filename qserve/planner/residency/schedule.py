@@ -100,13 +100,15 @@ def wait_of(model: ModelView, now_s: float) -> float:
 
 
 def next_change(models: Sequence[ModelView], budget: Budget, rules: Rules, now_s: float) -> Change | None:
-    """What is to change now; None: nothing, or not yet.
+    """What is to change now; None: nothing, or not yet. Where the budget has become smaller, models leave at once.
 
     The model that waits longest comes first: none that came later is loaded before it, unless there is room beside.
     """
     waiting = [one for one in models if one.waiting_since_s is not None and not one.is_resident and one.may_load]
     waiting.sort(key=lambda one: wait_of(one, now_s), reverse=True)
     resident = [one for one in models if one.is_resident]
+    if too_many := _too_many(resident, budget, now_s):
+        return Change(unload=tuple(one.name for one in too_many))
     for at, newcomer in enumerate(waiting):
         if _fits_beside(newcomer, resident, budget):
             return Change(load=newcomer.name)
@@ -114,6 +116,15 @@ def next_change(models: Sequence[ModelView], budget: Budget, rules: Rules, now_s
             return Change(tuple(one.name for one in victims), newcomer.name)
     expired = [one for one in resident if _has_expired(one, now_s)]
     return Change(unload=(expired[0].name,)) if expired else None
+
+
+def _too_many(resident: Sequence[ModelView], budget: Budget, now_s: float) -> list[ModelView]:
+    """Those of the resident that leave so that the others fit, the least worth first."""
+    leaving: list[ModelView] = []
+    staying = sorted(resident, key=lambda one: (not one.is_pinned, -one.worth(now_s)))
+    while staying and not staying[-1].is_pinned and budget.short_together([one.footprint for one in staying]):
+        leaving.append(staying.pop())
+    return leaving
 
 
 def can_ever_load(newcomer: ModelView, models: Sequence[ModelView], budget: Budget) -> bool:

@@ -16,6 +16,7 @@ from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.memory.held import held_bytes
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.residency.resident import Resident
+from qserve.supervisor.residency.rooms import LEASE_S, Room, Rooms
 from qserve.supervisor.residency.standby import Standby
 from qserve.supervisor.residency.worker import OnDemandWorker
 from qserve.supervisor.runner import Worker
@@ -58,6 +59,7 @@ class Residency:
         self._residents = {one.name: one for one in residents}
         self._budget, self._rules, self._record = budget, rules, record
         self._changing = asyncio.Lock()
+        self._rooms = Rooms()
         starting = asyncio.Lock()
         self._standby = standby
         for one in residents:
@@ -91,6 +93,8 @@ class Residency:
 
     async def _stand_by(self) -> None:
         """For the next load, which is none where all models are there."""
+        if self._rooms:
+            return
         if self._standby is not None and not all(one.worker.is_loaded for one in self._residents.values()):
             await self._standby.begin()
 
@@ -100,8 +104,15 @@ class Residency:
             tasks.create_task(self._see())
             tasks.create_task(self._change())
 
-    async def control(self, action: str, name: str = "") -> Any:
-        """What the gateway asks for: `show`, `load`, `unload`, `pin` or `unpin`. Raises ApiError for what can't be."""
+    async def control(self, action: str, name: Any = "") -> Any:
+        """What the gateway asks for: `show`, `load`, `unload`, `pin` or `unpin` a model, give `room`, take it back.
+
+        Raises ApiError for what can't be.
+        """
+        if action == "room":
+            return await self._give_room(**name)
+        if action == "no room":
+            return self._take_room_back(name)
         if action == "show":
             now_s = time.monotonic()
             return [one.document(now_s) for one in self._residents.values()]
@@ -120,11 +131,12 @@ class Residency:
     async def _see(self) -> None:
         while True:
             now_s = time.monotonic()
+            for room_id in self._rooms.expire(now_s):
+                _log.warning("room %s was not renewed: it is the models' again", room_id)
             for one in self._residents.values():
                 one.see(now_s)
                 if one.failed_s is not None and now_s - one.failed_s >= _AGAIN_S:
-                    one.failed_s = None
-                    one.worker.may_load_again()
+                    self._may_try_again(one)
             await asyncio.sleep(_LOOK_S)
 
     async def _change(self) -> None:
@@ -133,7 +145,7 @@ class Residency:
             async with self._changing:
                 self._refuse_hopeless()
                 views = [one.view() for one in self._residents.values()]
-                change = next_change(views, self._budget, self._rules, time.monotonic())
+                change = next_change(views, self._left, self._rules, time.monotonic())
                 if change is not None:
                     await self._apply(change)
 
@@ -141,7 +153,7 @@ class Residency:
         """Raises nothing for a model that can't be loaded: those that left for it come back."""
         newcomer = None if change.load is None else self._residents[change.load]
         leaving = [self._residents[name] for name in change.unload]
-        why = "it was idle for its ttl" if newcomer is None else f"{newcomer.name} is asked for, and needs the room"
+        why = self._why_leaves() if newcomer is None else f"{newcomer.name} is asked for, and needs the room"
         for one in leaving:
             await self._unload(one, why)
         if newcomer is None:
@@ -154,6 +166,38 @@ class Residency:
             for one in leaving:
                 await self._bring_back(one)
         await self._stand_by()
+
+    def _why_leaves(self) -> str:
+        return "a training run needs the room" if self._rooms else "it was idle for its ttl"
+
+    @property
+    def _left(self) -> Budget:
+        """What models may have now."""
+        pinned = [one.footprint for one in self._residents.values() if one.keeping.is_pinned]
+        return self._rooms.left_of(self._budget, pinned) if self._rooms else self._budget
+
+    def _take_room_back(self, room: str) -> Any:
+        if not self._rooms.take_back(room):
+            raise ApiError(404, f"the room {room[:40]!r} is not given", "no_such_room")
+        for one in self._residents.values():
+            self._may_try_again(one)
+        return {"room": room, "is_granted": False, "lease_s": 0.0}
+
+    def _may_try_again(self, one: Resident) -> None:
+        if one.failed_s is not None:
+            one.failed_s = None
+            one.worker.may_load_again()
+
+    async def _give_room(self, room: str | None, ram_bytes: int | None, card_bytes: int | None, policy: str) -> Any:
+        """Asked again and again until it is granted, and then before the lease ends."""
+        if room is not None and not self._rooms.knows(room):
+            raise ApiError(404, f"the room {room[:40]!r} is not given, or was not renewed in time", "no_such_room")
+        await self.stop()
+        now_s = time.monotonic()
+        given = self._rooms.give(room, Room(ram_bytes, card_bytes, policy == "refuse", 0.0), now_s)
+        loaded = [one.footprint for one in self._residents.values() if one.worker.is_loaded]
+        is_granted = not self._changing.locked() and not self._left.short_together(loaded)
+        return {"room": given, "is_granted": is_granted, "lease_s": LEASE_S}
 
     async def _bring_back(self, one: Resident) -> None:
         try:
@@ -190,9 +234,7 @@ class Residency:
             _log.warning("%s: %s of its memory did not come back", one.name, format_bytes(left))
 
     async def _load_on_request(self, one: Resident) -> None:
-        if one.failed_s is not None:
-            one.failed_s = None
-            one.worker.may_load_again()
+        self._may_try_again(one)
         if not one.worker.is_loaded:
             if why := self._why_hopeless(one):
                 raise ApiError(409, why, "no_room", "model")
@@ -208,8 +250,10 @@ class Residency:
     def _why_hopeless(self, one: Resident) -> str:
         """Why it can't be loaded as long as others are pinned; "": it can."""
         views = {other: other.view() for other in self._residents.values()}
-        if can_ever_load(views[one], list(views.values()), self._budget):
+        if can_ever_load(views[one], list(views.values()), self._left if self._rooms.refuses else self._budget):
             return ""
+        if self._rooms.refuses and can_ever_load(views[one], list(views.values()), self._budget):
+            return f"{one.name} has no room beside a training run; it is loaded again after that"
         pinned = " and ".join(other.name for other in views if other.keeping.is_pinned and other is not one)
         return f"{one.name} has no room beside {pinned}, pinned (POST /v1/qserve/models/NAME/unpin)"
 

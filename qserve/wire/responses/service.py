@@ -97,6 +97,14 @@ class ResidentModel(BaseModel):
     served_s: float | None = None
 
 
+class Room(BaseModel):
+    """`is_granted`: the models that had to leave have left. `lease_s`: it is to be renewed before."""
+
+    room: str
+    is_granted: bool
+    lease_s: float
+
+
 class ResidentModels(BaseModel):
     """All models of the service."""
 

@@ -23,6 +23,7 @@ from qserve.wire.responses.service import (
     ResidentModel,
     ResidentModels,
     Restarting,
+    Room,
     Version,
 )
 
@@ -51,6 +52,8 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/v1/models": ModelList,
     "/v1/models/{model}": ModelCard,
     "/v1/qserve/models": ResidentModels,
+    "/v1/qserve/room": Room,
+    "/v1/qserve/room/{room}": Room,
     **{f"/v1/qserve/models/{{model}}/{one}": ResidentModel for one in ("load", "unload", "pin", "unpin")},
     "/v1/qserve/memory": MemoryList,
     "/v1/qserve/report": ReportList,

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from qserve.cli.train.beside import room_in
 from tests.tiny.serving.served import QSERVE, Service, until
 
 FILE = """
@@ -144,6 +146,20 @@ def test_a_model_that_dies_while_it_loads_tells_who_waits_and_the_other_comes_ba
     assert "it could not be loaded" in error["message"] and int(reply.result().headers["retry-after"]) > 0
     until(lambda: states(http)[there] == "ready", 120, "the other is back")
     assert states(http)[other] == "failed"
+
+
+def test_a_training_run_has_room_and_gives_it_back(service: Service, http: httpx.Client) -> None:
+    with room_in(service.url, "", "wait") as room, ThreadPoolExecutor(1) as pool:
+        assert room is not None
+        assert set(states(http).values()) <= {"idle", "failed"}
+        asked = pool.submit(answer, http, "first")
+        time.sleep(1)
+        assert not asked.done() and states(http)["first"] == "idle"
+        room.shrink(100 << 20, 0)  # one model fits beside so much
+        assert asked.result() == "42"
+        room.shrink(2 << 30, 0)
+        until(lambda: states(http)["first"] == "idle", 60, "it left again")
+    assert answer(http, "first") == "42"
 
 
 def test_the_operators_commands(service: Service, http: httpx.Client) -> None:

@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Scope
 
 from qserve.gateway.auth import AdminKeys
+from qserve.gateway.bodies import Bodies
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.upstream import Upstream
@@ -30,7 +31,9 @@ def endpoints(*admin_keys: str, needs_key: bool, called: list[tuple[str, str]] |
         return {"state": "starting"}
 
     keys = AdminKeys(admin_keys, KeyThrottle())
-    return ResidencyEndpoints(groups, keys, control if called is not None else None, needs_key=needs_key)
+    return ResidencyEndpoints(
+        groups, keys, control if called is not None else None, Bodies(GatewaySettings()), needs_key=needs_key
+    )
 
 
 def scope(*headers: tuple[str, str], model: str = "org/Small") -> Scope:
