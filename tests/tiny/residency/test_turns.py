@@ -155,7 +155,7 @@ def test_a_training_run_has_room_and_gives_it_back(service: Service, http: httpx
         asked = pool.submit(answer, http, "first")
         time.sleep(1)
         assert not asked.done() and states(http)["first"] == "idle"
-        room.shrink(100 << 20, 0)  # one model fits beside so much
+        room.shrink(1 << 20, 0)  # one model fits beside so little
         assert asked.result() == "42"
         room.shrink(2 << 30, 0)
         until(lambda: states(http)["first"] == "idle", 60, "it left again")
