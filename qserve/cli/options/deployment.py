@@ -44,7 +44,7 @@ _REVISIONS = ("revision", "reward_revision", "embed_revision")
 # It decides itself where a service listens; no other command may leave out a setting of the file.
 _MAY_IGNORE = ("run",)
 # They take a file that lists several models.
-_OF_MANY = ("plan", "up", "run")
+_OF_MANY = ("plan", "up", "serve")
 _TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
 
 
