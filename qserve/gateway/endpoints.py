@@ -139,7 +139,8 @@ class Endpoints:
             }
             for one in statuses
         ]
-        late = [one for one in self._groups if not one.is_ready and not one.upstreams[0].status.is_awaited]
+        # One that could not be loaded must not have a load balancer take the others out of service.
+        late = [one for one in self._groups if not one.is_ready and not one.facts.loads_on_demand]
         if not late:
             await send_json(send, 200, {"status": "ready", "workers": workers})
             return
