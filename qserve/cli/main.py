@@ -44,6 +44,7 @@ _SECTIONS = {
         "score": "Score a file of prompts and answers with a reward model.",
         "eval-reward": "Accuracy of a reward model on preference data.",
         "reward": "Compare rewards with those of plain transformers.",
+        "quantize": "Quantize a checkpoint, calibrated: w4a16, awq, fp8, w8a8, nf4.",
         "merge": "Merge a LoRA adapter into its base model.",
     },
     "Look things up": {
@@ -58,7 +59,7 @@ _SECTIONS = {
 COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
-_FILES = ("completion", "deploy", "env", "keys", "merge", "models", "ps", "pull", "stop", "ui")
+_FILES = ("completion", "deploy", "env", "keys", "merge", "models", "ps", "pull", "quantize", "stop", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 
