@@ -45,6 +45,12 @@ _FOR_QUESTIONS = "--prompt-logprobs"
     "--quants", default="bf16,int8,4bit", show_default=True, help="Quantizations to compare; the first is the baseline."
 )
 @click.option(
+    "--made",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    help="Also a checkpoint made of --model: a folder of qserve quantize. May be repeated.",
+)
+@click.option(
     "--suite", help="Tasks for --model: name or file of a suite [thinking where the model thinks, else offline]."
 )
 @click.option(
@@ -78,6 +84,7 @@ def command(
     model: str | None,
     reward: str | None,
     quants: str,
+    made: tuple[Path, ...],
     suite: str | None,
     thinking: str,
     preferences: Path | None,
@@ -98,18 +105,24 @@ def command(
     \b
     qserve compare demo --quants bf16,int8,4bit --suite offline
     qserve compare ./my-checkpoint --suite quick --limit 200
+    qserve compare ./my-checkpoint --quants bf16 --made ./my-w4a16
     qserve compare --reward ./my-reward-model --preferences pairs.jsonl
 
     Exit status: 0, 2 bad input, 3 a quantization does not fit, 5 a server did not start or stopped answering, 6 too
     many items can't be scored, 130 after Ctrl-C.
     """
-    names = names_in(quants)
+    more = [*rounding_arguments(cpu_activations), *up_arguments(up_args)]
+    serve = _model_arguments(model, reward, more)
+    stored = _made_arguments(made, reward, more)
+    names = (*names_in(quants), *stored)
     if len(names) < 2:
         raise UsageError(f"--quants {quants!r} is fewer than two quantizations; write for example --quants bf16,4bit")
-    for name in names:
+    if len(set(names)) < len(names):
+        raise UsageError(f"two of {', '.join(names)} have one name; rename a folder of --made")
+    for name in names_in(quants):
         resolve_scheme(name)  # all of them, before any is measured
-    serve = _model_arguments(model, reward, [*rounding_arguments(cpu_activations), *up_arguments(up_args)])
     table = None if prices is None else price_file(prices)
+    from qserve.cli.compare.measured import write_measured
     from qserve.cli.compare.steps import Comparing
 
     state = state_folder(state_dir)
@@ -119,11 +132,13 @@ def command(
         line.phase("loading tasks")
         questions = load_questions()
         folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
-        comparing = Comparing(names, serve, questions, folder, state_dir, line)
-        comparing.check({**settings, "up": [*serve, up_args]})
+        comparing = Comparing(names, serve, questions, folder, state_dir, line, stored)
+        comparing.check({**settings, "up": [*serve, up_args], **({"made": stored} if stored else {})})
         comparing.measure()
     done = comparing.finished(f"{model or reward} on {title}", table)
     done.keep(state)
+    for file in write_measured(done, {path.resolve().name: path for path in made}):
+        click.echo(f"{file} has the figures", err=True)
     if as_json:
         print_json({**done.document, "folder": str(folder)})
     else:
@@ -131,7 +146,7 @@ def command(
         show_candidates(console, done.title, done.candidates)
         console.print(f"Chart   {done.chart}\nFigures {done.figures}", soft_wrap=True)
         if done.recommended is not None:
-            words = [word for word in (*serve, done.recommended) if word != _FOR_QUESTIONS]
+            words = [word for word in comparing.arguments(done.recommended) if word != _FOR_QUESTIONS]
             console.print(f"Next    qserve up {shlex.join(words)}", soft_wrap=True)
     unscorable = done.unscorable(_MOST_UNSCORABLE)
     if unscorable:
@@ -148,6 +163,13 @@ def _model_arguments(model: str | None, reward: str | None, more: list[str]) -> 
     if reward is not None:
         return ["--reward", reward, *more, "--reward-quant"]
     return ["--model", str(model), _FOR_QUESTIONS, *more, "--quant"]
+
+
+def _made_arguments(made: tuple[Path, ...], reward: str | None, more: list[str]) -> dict[str, list[str]]:
+    """The arguments of `qserve up` for each folder, by its name."""
+    if made and reward is not None:
+        raise UsageError("--made is for --model; compare reward models by --quants")
+    return {path.resolve().name: ["--model", str(path), _FOR_QUESTIONS, *more] for path in made}
 
 
 def _questions(

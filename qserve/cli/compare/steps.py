@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparing:
-    """What all quantizations share; `serve` are the arguments of `qserve up` but for the quantization at their end."""
+    """What all quantizations share; `serve` are the arguments of `qserve up` but for the quantization at their end.
+
+    `made`: arguments of checkpoints that are compared as they are stored, by the names that they have in `names`.
+    """
 
     names: tuple[str, ...]
     serve: Sequence[str]
@@ -86,6 +89,11 @@ class Comparing:
     folder: Path
     state_dir: Path | None
     line: ProgressLine
+    made: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def arguments(self, name: str) -> list[str]:
+        """Of `qserve up`, for one of `names`."""
+        return list(self.made[name]) if name in self.made else [*self.serve, name]
 
     def check(self, settings: dict[str, Any]) -> None:
         """Refuse what any of the quantizations would be refused for, before the first is measured.
@@ -100,7 +108,7 @@ class Comparing:
                 candidates_of([folder])
             else:
                 self.line.phase(f"planning {name}")
-                check_start([*self.serve, name], self.state_dir, f"{name}: ")
+                check_start(self.arguments(name), self.state_dir, f"{name}: ")
         for name in self.names:
             (self.folder / name / _ASKED).write_text(json.dumps(settings))
 
@@ -116,7 +124,7 @@ class Comparing:
     def _measure(self, name: str, where: str) -> None:
         folder, line = self.folder / name, self.line
         line.phase(f"{where}: starting")
-        with own_server([*self.serve, name], folder / "up.log", self.state_dir, "compare") as server:
+        with own_server(self.arguments(name), folder / "up.log", self.state_dir, "compare") as server:
             click.echo(f"{where}: ready after {server.start_s:.1f} s", err=True)
             measure(
                 self.questions,

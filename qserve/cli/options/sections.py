@@ -34,7 +34,7 @@ SECTIONS = (
     ),
     _section(
         "Model",
-        "model revision into method config quant quants served_model_name up_args",
+        "model revision into method config quant quants made served_model_name up_args",
         "anyway no_plan dtype load_format hf_overrides language_model_only strict verify_quant packed_cache_gib",
     ),
     _section(
@@ -102,6 +102,7 @@ SECTIONS = (
         "normalize",
         "pooling position head template max_length truncate weights answer_tokens step_token",
     ),
+    _section("Quantization", "to texts quantize:num_samples quantize:max_length group_size quantize:seed"),
     _section(
         "Server",
         "host port up:api_key api_key_file ui",
@@ -130,7 +131,8 @@ SECTIONS = (
     _section("Checks", "preflight eval:resume measure kernels self_test scores:strict", "no_learn"),
     _section(
         "Output",
-        "usage:days as_csv local out output scores:resume errors csv_file full form as_json explain emit older_than",
+        "usage:days as_csv local plan_only out output scores:resume errors csv_file full form as_json explain emit "
+        "older_than",
     ),
     _section("Chat", "system verbose"),
     _section("Help", "version help_all help"),
