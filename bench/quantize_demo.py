@@ -1,4 +1,4 @@
-"""Quantizes the demo and a random checkpoint of 0.6B's shape to W4A16, and compares both with their sources by both engines.
+"""Quantizes the demo and a random checkpoint of 0.6B's shape to W4A16, and compares them with their sources.
 
     python bench/quantize_demo.py --out /tmp/quantized [--shape qwen3-0.6b] [--num-samples 32]
 
