@@ -42,6 +42,7 @@ print(json.dumps({
 
 TABLES_ELSEWHERE = {
     "core/tensors.py": "bytes of an element by the name of its dtype",
+    "derive/quantize/in_environment.py": "what llm-compressor is told for those that qserve quantize makes",
     "engines/vllm/plan/schemes.py": "which of them vLLM runs, and on which cards and CPUs",
     "planner/speed/terms/card.py": "how much faster a card multiplies numbers of a format",
 }

@@ -46,7 +46,7 @@ _FOR_QUESTIONS = "--prompt-logprobs"
 )
 @click.option(
     "--made",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     multiple=True,
     help="Also a checkpoint made of --model: a folder of qserve quantize. May be repeated.",
 )
@@ -169,6 +169,8 @@ def _made_arguments(made: tuple[Path, ...], reward: str | None, more: list[str])
     """The arguments of `qserve up` for each folder, by its name."""
     if made and reward is not None:
         raise UsageError("--made is for --model; compare reward models by --quants")
+    if missing := next((path for path in made if not path.is_dir()), None):
+        raise UsageError(f"--made {missing} is no folder; qserve quantize makes one")
     return {path.resolve().name: ["--model", str(path), _FOR_QUESTIONS, *more] for path in made}
 
 
