@@ -14,12 +14,12 @@ from qserve.derive.quantize.methods import Method
 from qserve.derive.source import Source
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.planner.siblings import base_of, sibling_of
-from qserve.units import GIB
+from qserve.units import MIB
 
 __all__ = ["QuantizePlan", "check_sibling", "plan_quantize"]
 
-# Python with torch, transformers and llm-compressor. The demo's run held 0.53 GB, most of it this.
-_RUNTIME_BYTES = GIB
+# Python with torch, transformers and llm-compressor or bitsandbytes: runs of the demo held 0.47 to 0.62 GiB.
+_RUNTIME_BYTES = 704 * MIB
 _FP32 = 4
 # The Hessian, its inverse and what factoring it takes.
 _HESSIANS_AT_ONCE = 3
@@ -100,13 +100,15 @@ def plan_quantize(
     quantized = [one for one in tensors if is_quantized(one, method.bits)]
     if not quantized:
         raise BrokenCheckpoint(f"{checkpoint.id} has no linear layers that qserve knows how to quantize")
+    num_bytes = sum(_stored_bytes(one, method, size) for one in tensors)
+    num_tokens = min(num_samples, 1 << 16) * max_length
     return QuantizePlan(
         source,
         method,
         left_out_of((one.name for one in tensors), method.bits),
         size,
-        sum(_stored_bytes(one, method, size) for one in tensors),
-        _memory_bytes(tensors, quantized, method, min(num_samples, 1 << 16) * max_length, checkpoint.spec.hidden_size),
+        num_bytes,
+        _memory_bytes(tensors, quantized, method, num_bytes, num_tokens, checkpoint.spec.hidden_size),
         len(quantized),
         class_name,
         is_dense,
@@ -137,12 +139,15 @@ def _stored_bytes(tensor: Tensor, method: Method, group_size: int) -> int:
 
 
 def _memory_bytes(
-    tensors: Iterable[Tensor], quantized: list[Tensor], method: Method, num_tokens: int, hidden: int
+    tensors: Iterable[Tensor], quantized: list[Tensor], method: Method, num_bytes: int, num_tokens: int, hidden: int
 ) -> int:
-    """The model, what a layer keeps of its inputs, and the Hessians of a layer where it is calibrated."""
-    weights = sum(one.nbytes for one in tensors)
-    if not method.is_calibrated:
-        return _RUNTIME_BYTES + weights
+    """The source, which is mapped to the end, beside the larger of what calibration holds and the result."""
+    calibrating = _calibration_bytes(quantized, num_tokens, hidden) if method.is_calibrated else 0
+    return _RUNTIME_BYTES + sum(one.nbytes for one in tensors) + max(calibrating, num_bytes)
+
+
+def _calibration_bytes(quantized: list[Tensor], num_tokens: int, hidden: int) -> int:
+    """Each weight once more, as it was rounded; a layer's Hessians, and its inputs and outputs in 16 bit."""
     layers: dict[str, int] = {}
     for one in quantized:
         before, _, rest = one.name.partition(".layers.")
@@ -150,5 +155,4 @@ def _memory_bytes(
         layers[layer] = layers.get(layer, 0) + _FP32 * one.shape[1] ** 2
     widest = max(one.shape[1] for one in quantized)
     hessians = max(layers.values()) + _HESSIANS_AT_ONCE * _FP32 * widest**2
-    # Inputs and outputs of the layer at hand.
-    return _RUNTIME_BYTES + weights + hessians + 2 * 2 * num_tokens * hidden
+    return sum(one.nbytes for one in quantized) + hessians + 2 * 2 * num_tokens * hidden
