@@ -251,7 +251,8 @@ def test_progress_is_heard_of_at_once_and_then_now_and_then(monkeypatch) -> None
     assert told == ["fetching a model", "fetching a model: 0 B of 9 B", "fetching a model: 9 B of 9 B · verifying"]
 
 
-def test_a_download_is_a_bar_on_a_terminal() -> None:
+def test_a_download_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
     out = io.StringIO()
     screen = Screen(Console(file=out, width=80, force_terminal=True, color_system=None))
     with screen.working("fetching a model"):
