@@ -126,7 +126,7 @@ def _check_depth(data: Any, where: str) -> None:
 
 
 def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def read_index(file: Path) -> list[str]:

@@ -15,9 +15,7 @@ from tests.unit.cli.test_sections import COMMANDS
 # What a command needs besides its model.
 BEFORE = {"train": ["sft"], "plan train": ["--method", "sft"], "deploy": ["k8s"], "quantize": ["--to", "w4a16"]}
 TAKES_A_MODEL = [
-    path
-    for path, command in COMMANDS.items()
-    if any(one.name == "model_argument" for one in command.params)
+    path for path, command in COMMANDS.items() if any(one.name == "model_argument" for one in command.params)
 ]
 TAKES_A_PROMPT = ("chat", "run")
 
