@@ -45,7 +45,7 @@ def test_options_may_come_before_and_behind(path: str) -> None:
     option = next(
         one
         for one in COMMANDS[path].params
-        if isinstance(one, click.Option) and one.name in ("quant", "quants", "system")
+        if isinstance(one, click.Option) and one.name in ("quant", "quants", "system", "state_dir")
     )
     flag, value = option.opts[0], "int8"
     assert parsed(path, "demo", flag, value) == parsed(path, flag, value, "demo")
