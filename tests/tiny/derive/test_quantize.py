@@ -22,7 +22,7 @@ def test_the_demo_in_four_bits(tmp_path: Path) -> None:
     figures = json.loads(done.stdout)
     # Headers and a table of codes for each weight, which count in a model of 4 MB.
     assert figures["bytes"] == pytest.approx(figures["planned_bytes"], rel=0.05)
-    assert figures["peak_bytes"] < 1.3 * figures["planned_peak_bytes"]
+    assert figures["peak_bytes"] < figures["planned_peak_bytes"]
     found = resolve(str(out))
     stored = read_quantization(found.config["quantization_config"], "it")
     assert stored is not None and stored.scheme == "bnb-nf4" and stored.skipped == ("lm_head",)
