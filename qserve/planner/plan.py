@@ -9,7 +9,7 @@ from typing import Any, Literal
 from qserve.core.hardware import Device, HostProcess
 from qserve.core.workload import Workload
 from qserve.planner.calibration import Correction
-from qserve.planner.term import Term, columns_of
+from qserve.planner.term import COLUMNS, Term, columns_of
 from qserve.units import format_bytes, format_ms, format_rate
 
 __all__ = ["USABLE_TPOT_MS", "DevicePlan", "ModelSummary", "Placement", "Plan", "QuantChoice", "Suggestion", "Term"]
@@ -90,6 +90,11 @@ class DevicePlan:
     free_bytes: int
     used_by_others_bytes: int = 0
     terms: tuple[Term, ...] = ()
+
+    @property
+    def held_bytes(self) -> int:
+        """What the plan takes there: the sum of its five columns."""
+        return sum(getattr(self, f"{name}_bytes") for name in COLUMNS)
 
     @classmethod
     def of(cls, device: Device, terms: Sequence[Term]) -> DevicePlan:

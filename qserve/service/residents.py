@@ -14,7 +14,7 @@ from typing import Any
 from qserve.core.hardware import Hardware
 from qserve.errors import DoesNotFit, UsageError
 from qserve.planner.engine import engine_named
-from qserve.planner.plan import DevicePlan, Plan
+from qserve.planner.plan import Plan
 from qserve.planner.residency.footprint import RAM, Budget, Footprint
 from qserve.planner.residency.schedule import Rules
 from qserve.planner.residency.starting import starting_bytes
@@ -267,16 +267,11 @@ def _footprint(group: str, service: ServicePlan, places: Sequence[int], knowledg
     plan = model.whole
     in_ram = plan.placement.offloaded_bytes.get("cpu", 0)
     if plan.on_cpu:
-        rest = {RAM: sum(map(_held, plan.devices))}
+        rest = {RAM: sum(device.held_bytes for device in plan.devices)}
     else:
-        rest = {_pool(place): _held(device) for place, device in zip(places, plan.devices, strict=False)}
+        rest = {_pool(place): device.held_bytes for place, device in zip(places, plan.devices, strict=False)}
         rest |= {RAM: in_ram} if in_ram else {}
     learned = knowledge.loads(plan)
     extra = max(starting_bytes(plan, model.checkpoint), 0 if learned is None else learned.starting_bytes)
     load_s = None if learned is None else learned.load_s
     return Footprint(group, rest, {pool: extra for pool in rest if extra}, load_s)
-
-
-def _held(device: DevicePlan) -> int:
-    columns = device.weights_bytes + device.kv_cache_bytes + device.activations_bytes + device.runtime_bytes
-    return columns + device.cuda_graphs_bytes

@@ -75,7 +75,7 @@ def _beside(
 ) -> SharedPlan:
     own = replace(hardware, devices=hardware.devices[:1])
     reward_plan = make_plan(reward, own, _scored(reward_request))
-    rest = _without(hardware, _num_held_bytes(reward_plan))
+    rest = _without(hardware, reward_plan.devices[0].held_bytes)
     place = hardware.devices[0].name if hardware.devices else "the CPU"
     where = f"chat and {named} share {place}"
     chat_plan = make_plan(chat, rest, request)
@@ -107,7 +107,7 @@ def _reward_on_cpu(
 ) -> SharedPlan:
     reward_plan = make_plan(reward, replace(hardware, devices=()), _scored(reward_request))
     where = f"the {named} model runs on the CPU"
-    rest = _without(hardware, _num_held_bytes(reward_plan)) if hardware.devices[0].shares_ram else hardware
+    rest = _without(hardware, reward_plan.devices[0].held_bytes) if hardware.devices[0].shares_ram else hardware
     return SharedPlan(make_plan(chat, rest, request), reward_plan, where, hardware.devices)
 
 
@@ -118,19 +118,12 @@ def _beside_chat(reward: Plan, chat: Plan) -> Plan:
     """
     if reward.on_cpu or not (reward.fits and chat.fits):
         return reward
-    taken = _num_held_bytes(chat)
+    taken = chat.devices[0].held_bytes
     first = reward.devices[0]
     shared = replace(
         first, used_by_others_bytes=first.used_by_others_bytes + taken, free_bytes=max(0, first.free_bytes - taken)
     )
     return replace(reward, devices=(shared, *reward.devices[1:]))
-
-
-def _num_held_bytes(plan: Plan) -> int:
-    """What a plan takes of its first device."""
-    device = plan.devices[0]
-    held = device.weights_bytes + device.kv_cache_bytes + device.activations_bytes + device.runtime_bytes
-    return held + device.cuda_graphs_bytes
 
 
 def _without(hardware: Hardware, held_bytes: int) -> Hardware:
@@ -181,7 +174,7 @@ def plan_both(
         )
     else:
         scored = plan_replicas(reward, hardware, requests[1], num_reward, flag)
-        held = sum(_num_held_bytes(one.plan) for one in scored)
+        held = sum(one.plan.devices[0].held_bytes for one in scored)
         rest = replace(hardware, ram_available_bytes=max(0, hardware.ram_available_bytes - held))
         where = f"chat and {named} share the CPU"
     answering = plan_replicas(chat, rest, requests[0], num_chat)

@@ -20,4 +20,4 @@ def starting_bytes(plan: Plan, checkpoint: Checkpoint) -> int:
     tensors = checkpoint.tensors or tensors_of(checkpoint.spec)
     if not plan.quant.in_flight or not tensors:
         return 0
-    return _COPIES * max(one.nbytes for one in tensors if one.role not in ("embedding", "head"))
+    return _COPIES * max((one.nbytes for one in tensors if one.role not in ("embedding", "head")), default=0)

@@ -30,11 +30,7 @@ def planned_bytes(plan: Plan, *, shares_gpu: bool) -> int:
     offloaded = plan.placement.offloaded_bytes.get("cpu", 0)
     if not (plan.on_cpu or shares_gpu):
         return offloaded
-    columns = (
-        one.weights_bytes + one.kv_cache_bytes + one.activations_bytes + one.cuda_graphs_bytes + one.runtime_bytes
-        for one in plan.devices
-    )
-    return sum(columns) + offloaded
+    return sum(device.held_bytes for device in plan.devices) + offloaded
 
 
 def _in_ram(status: Path) -> int:
