@@ -28,7 +28,7 @@ from qserve.runs.private import open_private
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.liveness import health
 from qserve.supervisor.liveness.restarts import Restarts, WorkerEvents
-from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
+from qserve.supervisor.sanity.check import LIMIT_S, Sanity, check_sanity
 from qserve.supervisor.worker_requests import WorkerRequests
 from qserve.worker.base import TcpAddress, WorkerState, WorkerStatus
 

@@ -9,6 +9,7 @@ prints for the user, `logs` for log collectors; `record` writes the run store, `
 
 from qserve.supervisor import ports
 from qserve.supervisor.deployment import ModelDeployment
-from qserve.supervisor.service import UpOptions, serve
+from qserve.supervisor.options import UpOptions
+from qserve.supervisor.service import serve
 
 __all__ = ["ModelDeployment", "UpOptions", "ports", "serve"]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from qserve.planner.plan import Plan
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.record import RunRecord
-from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.sanity.check import Sanity
 from qserve.supervisor.screen import Screen
 from qserve.worker.base import WorkerFacts, WorkerStatus
 

@@ -8,94 +8,44 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import Any
 
-from qserve.batches import FileBounds
-from qserve.core.hardware import HostProcess
 from qserve.errors import PortInUse, QserveError, UsageError
 from qserve.gateway.processes.coordinator import Service
-from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor import ports
 from qserve.supervisor.adapters.shelf import AdapterShelf
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.draining import drain, finish
-from qserve.supervisor.gateways import Processes, RunningGateway, make_gateway
+from qserve.supervisor.gateways import RunningGateway, make_gateway
 from qserve.supervisor.measure import measure_last, measure_on, reported_memory
-from qserve.supervisor.memory.watch import MemoryBounds, MemoryWatch, watch_of
+from qserve.supervisor.memory.watch import MemoryWatch, watch_of
+from qserve.supervisor.options import UpOptions
 from qserve.supervisor.private import PrivateFolder, private_folder
-from qserve.supervisor.record import Recording, RunRecord
+from qserve.supervisor.record import RunRecord
 from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
-from qserve.supervisor.residency.residency import Residency, Turns
+from qserve.supervisor.residency.residency import Residency
 from qserve.supervisor.runner import Runner, Worker
-from qserve.supervisor.sanity import Sanity
-from qserve.supervisor.sanity_checks import Checks
+from qserve.supervisor.sanity.check import Sanity
+from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import End, ReadyWorker, Screen, ready_rows
 from qserve.supervisor.stop_signal import StopSignal
 from qserve.supervisor.takeover.adopting import Adopting
-from qserve.supervisor.takeover.launched import Launched
 from qserve.supervisor.takeover.offer import Offer
 from qserve.supervisor.takeover.offered import Offered
-from qserve.supervisor.takeover.taking import Taking, advised
+from qserve.supervisor.takeover.taking import advised
 from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import WorkerState
 
-__all__ = ["UpOptions", "serve"]
+__all__ = ["serve"]
 
 _log = logging.getLogger("qserve.supervisor")
 _THIS_MACHINE = ThisMachine()
-
-
-@dataclass(frozen=True)
-class UpOptions:
-    """The options of `qserve up` beyond the plans.
-
-    Attributes:
-        host: address to listen on; other than loopback needs a key.
-        port: 0 takes a free one.
-        gateway: keys, limits and origins.
-        drain_timeout_s: how long running requests may take to finish when the service stops.
-        run_folder: where workers' output goes.
-        recording: how the run is written down; None: not at all.
-        ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
-        processes: number, logs and traces of gateway processes.
-        ui: the web UI at once (True), when `/` is first opened (None), or never (False).
-        strict: a chat model that serves noise ends the service (`sanity.py`).
-        start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
-        beside: planned memory of the processes without a model.
-        memory: what of the machine's memory stays free.
-        files: the folder of files and batches; None: none are kept.
-        file_bounds: of that folder.
-        launched: what the workers are started from, for a service that takes over from this one.
-        taking: the service that this one takes over from, with its port and its workers; None: from none.
-        residency: the budget and the rules of models that take turns in memory; None: there are none.
-
-    """
-
-    host: str
-    port: int
-    gateway: GatewaySettings
-    drain_timeout_s: float
-    run_folder: Path
-    ready_file: Path | None = None
-    processes: Processes = field(default_factory=Processes)
-    ui: bool | None = None
-    recording: Recording | None = None
-    strict: bool = False
-    start_timeout_s: float | None = None
-    beside: tuple[HostProcess, ...] = ()
-    memory: MemoryBounds = field(default_factory=MemoryBounds)
-    files: Path | None = None
-    file_bounds: FileBounds = field(default_factory=FileBounds)
-    launched: Launched = field(default_factory=Launched)
-    taking: Taking | None = None
-    residency: Turns | None = None
 
 
 async def serve(
@@ -161,7 +111,7 @@ async def _serve(
             watch = watch_of(workers, options.memory, record)
             stop.on_hangup(rolling.begin)
             residency = (
-                None if options.residency is None else Residency.of(workers, deployments, options.residency, record)
+                None if options.residents is None else Residency.of(workers, deployments, options.residents, record)
             )
             shelf = AdapterShelf(deployments, workers, folder.path / "adapters", record.event)
             service = Service(
@@ -237,7 +187,7 @@ def _offer(
     def busy() -> str:
         if len(here) < len(workers):
             return "its workers run on a cluster"
-        if options.residency is not None:
+        if options.residents is not None:
             return "its models are loaded on demand"
         return "a rolling restart is running; try again when it is over" if rolling.is_running else ""
 

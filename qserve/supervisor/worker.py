@@ -23,7 +23,7 @@ from qserve.supervisor.liveness.health import until_hung, until_sick
 from qserve.supervisor.liveness.outside_kill import MemoryKills
 from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, Restarts, WorkerEvents
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
-from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
+from qserve.supervisor.sanity.check import LIMIT_S, Sanity, check_sanity
 from qserve.supervisor.start_log import StartLog
 from qserve.supervisor.takeover.handed import HandedWorker
 from qserve.supervisor.worker_requests import WorkerRequests

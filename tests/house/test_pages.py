@@ -15,7 +15,7 @@ from qserve.cli.main import cli
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.service.machine import hardware_of
-from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.sanity.check import Sanity
 from qserve.supervisor.screen import ReadyWorker, ready_rows
 from qserve.supervisor.screen.console import row_lines
 

@@ -43,7 +43,6 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 class ModelEntry:
     """One of `models:`; `options` by option name, converted, and `keeping`, as it was read."""
 
-    where: str
     options: Mapping[str, Any]
     keeping: Keeping = field(default_factory=Keeping)
 
@@ -74,7 +73,7 @@ def _entry(path: Path, where: str, read: Mapping[Any, Any], converted: Callable[
     for strange, why in misplaced_options(options.get("model"), options.get("reward"), None, options.get("embed")):
         if found := [key for key in strange if key in options]:
             raise UsageError(f"{path}: {where}: {', '.join(found)}: {why}")
-    return ModelEntry(f"{path}: {where}", options, _keeping(f"{path}: {where}", keys))
+    return ModelEntry(options, _keeping(f"{path}: {where}", keys))
 
 
 def _keeping(where: str, keys: Mapping[str, Any]) -> Keeping:

@@ -91,9 +91,9 @@ def command(**values: Any) -> None:
         if many is not None:
             with screen.working("planning"):
                 knowledge = knowledge_of(values, machine)
-                deployments, turns = planned_residents(many, machine, knowledge, Path(configs), screen)
-            waits = replace(options.gateway, load_wait_s=turns.wait_s)
-            sys.exit(uvloop.run(serve(deployments, replace(options, residency=turns, gateway=waits), screen)))
+                deployments, residents = planned_residents(many, machine, knowledge, Path(configs), screen)
+            waits = replace(options.gateway, load_wait_s=residents.wait_s)
+            sys.exit(uvloop.run(serve(deployments, replace(options, residents=residents, gateway=waits), screen)))
         with screen.working("planning"):
             if cluster is None:
                 deployments = planned_hosts(request, machine, knowledge_of(values, machine), Path(configs), screen)

@@ -18,10 +18,9 @@ from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine
 from qserve.service.plan import plan_service
 from qserve.service.request import ServiceRequest
-from qserve.service.residents import ResidentsRequest, plan_residents
+from qserve.service.residents import ResidentsPlan, ResidentsRequest, plan_residents
 from qserve.supervisor import ModelDeployment
 from qserve.supervisor.deployment import OnDemand
-from qserve.supervisor.residency.residency import Turns
 from qserve.supervisor.screen import Screen
 
 __all__ = ["planned_hosts", "planned_nodes", "planned_residents"]
@@ -40,9 +39,10 @@ def planned_hosts(
 
 def planned_residents(
     request: ResidentsRequest, machine: Machine, knowledge: Knowledge, configs: Path, screen: Screen
-) -> tuple[list[ModelDeployment], Turns]:
-    """The models of a file's `models:`, each on this machine by itself, and how they take turns. Raises as
-    `planned_hosts` does, and UsageError for two models of one name.
+) -> tuple[list[ModelDeployment], ResidentsPlan]:
+    """The models of a file's `models:`, each on this machine by itself, and the plan by which they take turns.
+
+    Raises as `planned_hosts` does, and UsageError for two models of one name.
     """
     planned = plan_residents(request, machine, knowledge, configs)
     planned.check_fits()
@@ -60,7 +60,7 @@ def planned_residents(
             )
         )
     _refuse_same_names(deployments)
-    return deployments, Turns(planned.budget, planned.rules, planned.wait_s, planned.standby)
+    return deployments, planned
 
 
 def _refuse_same_names(deployments: Sequence[ModelDeployment]) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from qserve.errors import QserveError
 from qserve.planner.residency.footprint import Budget
 from qserve.planner.residency.schedule import Change, Rules, can_ever_load, next_change
+from qserve.service.residents import ResidentsPlan
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.memory.held import held_bytes
 from qserve.supervisor.record import RunRecord
@@ -31,18 +32,6 @@ _LOOK_S = 0.05
 _SAMPLE_S = 0.1
 # A model whose start failed is not tried again for so long; its requests are told why.
 _AGAIN_S = 30.0
-
-
-@dataclass(frozen=True)
-class Turns:
-    """What all models may take together, by which rules they take turns, how long a request may wait for one, and the
-    module of the workers for which a process stands by ("": none does).
-    """
-
-    budget: Budget
-    rules: Rules
-    wait_s: float
-    standby: str = ""
 
 
 class Residency:
@@ -67,7 +56,7 @@ class Residency:
 
     @classmethod
     def of(
-        cls, workers: Sequence[Worker], deployments: Sequence[ModelDeployment], turns: Turns, record: RunRecord
+        cls, workers: Sequence[Worker], deployments: Sequence[ModelDeployment], plan: ResidentsPlan, record: RunRecord
     ) -> Residency:
         """Of those of the workers that are loaded on demand; `deployments` are what they were made from."""
         residents = [
@@ -75,7 +64,7 @@ class Residency:
             for worker, one in zip(workers, deployments, strict=True)
             if isinstance(worker, OnDemandWorker) and one.on_demand is not None
         ]
-        return cls(residents, turns.budget, turns.rules, record, _standby(residents, turns, record))
+        return cls(residents, plan.budget, plan.rules, record, _standby(residents, plan, record))
 
     async def stop(self) -> None:
         """End the process that stands by."""
@@ -276,11 +265,11 @@ class Residency:
         one.keeping = replace(one.keeping, is_pinned=False)
 
 
-def _standby(residents: Sequence[Resident], turns: Turns, record: RunRecord) -> Standby | None:
-    """For the workers of `turns.standby`, with what the first of them needs."""
+def _standby(residents: Sequence[Resident], plan: ResidentsPlan, record: RunRecord) -> Standby | None:
+    """For the workers of `plan.standby`, with what the first of them needs."""
     launches = [one.worker.launch for one in residents]
-    first = next((one for one in launches if one.command[1:3] == ("-m", turns.standby)), None)
-    return None if first is None else Standby(turns.standby, first, record.log_file("standby"))
+    first = next((one for one in launches if one.command[1:3] == ("-m", plan.standby)), None)
+    return None if first is None else Standby(plan.standby, first, record.log_file("standby"))
 
 
 def _held_by(pid: int | None) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from qserve.engines.transformers.kernels.refusals import Refusal
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
-from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.sanity.check import Sanity
 from qserve.supervisor.screen.console import COMMAND, Row
 from qserve.supervisor.screen.details import TERMS, detail_rows, process_rows
 from qserve.supervisor.screen.worker import ReadyWorker

@@ -8,7 +8,7 @@ from typing import Any
 
 from qserve.planner.plan import Plan
 from qserve.reward.recipe.config import WITHOUT_MODEL
-from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.sanity.check import Sanity
 
 __all__ = ["ReadyWorker"]
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
-from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.sanity.check import Sanity
 from qserve.supervisor.screen import ReadyWorker, Screen, ready_rows
 from qserve.units import GIB, MIB
 from tests.golden.screens import WIDTH, check_screen

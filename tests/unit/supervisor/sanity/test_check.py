@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from qserve.errors import WorkerFailed
-from qserve.supervisor.sanity import NOISE_SHARE, TEXTS, Sanity, check_sanity
-from qserve.supervisor.sanity_checks import Checks
+from qserve.supervisor.sanity.check import NOISE_SHARE, TEXTS, Sanity, check_sanity
+from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import Screen, ready_rows
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerStatus

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
-from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.sanity.check import Sanity
 from qserve.supervisor.screen import Screen, check_rows
 
 __all__ = ["PATIENCE_S", "Checks"]
