@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, Restarts, WorkerE
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
 from qserve.supervisor.sanity.check import LIMIT_S, Sanity, check_sanity
 from qserve.supervisor.start_log import StartLog
+from qserve.supervisor.start_phases import StartPhases
 from qserve.supervisor.takeover.handed import HandedWorker
 from qserve.supervisor.worker_requests import WorkerRequests
 from qserve.worker.base import WorkerState, WorkerStatus
@@ -34,7 +34,6 @@ from qserve.worker.process_tree import tree_of
 
 __all__ = ["ANY", "CPU", "SupervisedWorker"]
 
-_FIRST = "starting the process"
 # After a worker ran this long, or answered a request, the back-off of restarts begins anew.
 _WELL_AFTER_S = 60.0
 _READY_INTERVAL_S = 0.1
@@ -46,26 +45,6 @@ ANY = "any"
 
 # They end vLLM 0.32's engine there (docs/results/log/gateway.md) where it may load none later; our own serves none.
 _NO_LOGPROBS_BESIDE_ADAPTERS = "vLLM on a CPU has no log-probabilities of prompts with LoRA adapters"
-
-
-class _Phases:
-    """The phases of one start."""
-
-    def __init__(self, took_s: dict[str, float], report: Callable[[str], None]) -> None:
-        """`took_s` grows with each phase that is over; `report` hears the name of each that begins after the first."""
-        self._took_s = took_s
-        self._report = report
-        self.current = _FIRST
-        self._began_s = time.monotonic()
-
-    def enter(self, name: str) -> None:
-        """The next phase, unless it is in it already. A phase may come several times: its times add up."""
-        if name == self.current:
-            return
-        now_s = time.monotonic()
-        self._took_s[self.current] = round(self._took_s.get(self.current, 0.0) + now_s - self._began_s, 3)
-        self.current, self._began_s = name, now_s
-        self._report(name)
 
 
 class SupervisedWorker:
@@ -214,7 +193,7 @@ class SupervisedWorker:
         """Instead of `start`: take over a worker that runs. Raises WorkerFailed where it does not answer."""
         self._log.copy_from(handed.log_file, handed.log_span, self.launch.hear)
         self._num_lines = 0
-        self._phases = _Phases(self.phases_s, lambda name: None)
+        self._phases = StartPhases(self.phases_s, lambda name: None)
         self._memory_kills = MemoryKills.until_now()
         self._child = await Child.adopt(handed.pid, ends, self._log.file, self._hear)
         if not await self.launch.is_well(self._send):
@@ -274,7 +253,7 @@ class SupervisedWorker:
         self._given_up.clear()
         self.phases_s = {}
         self._num_lines = 0
-        self._phases = _Phases(self.phases_s, lambda name: self._restarts.event("phase", name=name))
+        self._phases = StartPhases(self.phases_s, lambda name: self._restarts.event("phase", name=name))
         self._memory_kills = MemoryKills.until_now()
         self._log.begins()
         self._child = await self._new_child()
