@@ -19,24 +19,37 @@ from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub.bounded import read_header, read_json
 from qserve.hub.weight_names import ADAPTER
 
-__all__ = ["PeftAdapter", "adapter_files", "check_base", "read_adapter"]
+__all__ = ["UNLIKE_LORA", "PeftAdapter", "adapter_files", "changing_start", "check_base", "read_adapter"]
 
 _CONFIG, _TENSORS, _PICKLED = ADAPTER
 _PREFIX = "base_model.model."
-# Starts that leave the base model as it is. PiSSA, OLoRA, CorDA and LoftQ change it when peft loads the adapter.
-_PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-_REFUSED = {
-    "use_dora": "DoRA",
-    "lora_bias": "a bias of its own (lora_bias)",
-    "alora_invocation_tokens": "activated LoRA",
+UNLIKE_LORA: Mapping[str, str] = {
+    "alora_invocation_tokens": "activated LoRA, which holds behind its invocation tokens alone",
+    "arrow_config": "a router of adapters (Arrow)",
+    "kasa_config": "KaSA, which changes the base's weights when the training begins",
     "layer_replication": "replicated layers",
-    "use_bdlora": "block-diagonal LoRA",
-    "use_qalora": "QALoRA",
-    "trainable_token_indices": "trained tokens",
-    "target_parameters": "adapted parameters (target_parameters)",
+    "lora_bias": "biases of its factors",
     "megatron_config": "Megatron's layers",
-    "arrow_config": "a router of adapters",
+    "monteclora_config": "factors that are distributions (MonteCLoRA)",
+    "target_parameters": "adapted fused parameters (of experts)",
+    "trainable_token_indices": "trained single rows of the embedding",
+    "use_bdlora": "factors in blocks (BD-LoRA)",
+    "use_qalora": "factors of pooled inputs (QALoRA)",
+    "velora_config": "projected activations (VeLoRA)",
 }
+"""Keys of peft 0.21's LoraConfig under which its result is not the base and a product of two factors, with what they
+ask for."""
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
+def changing_start(config: Mapping[str, Any]) -> str | None:
+    """The `init_lora_weights` of an adapter that changed its base when its training began: of what was trained, only
+    the difference to that changed base is stored. None of any other.
+    """
+    start = str(config.get("init_lora_weights")).lower()
+    return start if start.startswith(_CHANGE_THE_BASE) else None
+
+
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)$")
 _NAME = re.compile(r"[\w.]+")
 _PAIR = re.compile(r"^(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
@@ -133,13 +146,13 @@ def _pickled(folder: Path) -> str:
 
 
 def _check_kind(folder: Path, config: Mapping[str, Any], heads: tuple[str, ...]) -> None:
-    kind, start = config.get("peft_type"), config.get("init_lora_weights", True)
+    kind, start = config.get("peft_type"), changing_start(config)
     if kind != "LORA":
         raise UsageError(f"{folder} is an adapter of the kind {kind!r}; LORA is served")
-    wrong = [words for key, words in _REFUSED.items() if config.get(key)]
+    wrong = [words for key, words in {"use_dora": "DoRA", **UNLIKE_LORA}.items() if config.get(key)]
     if config.get("bias", "none") != "none":
         wrong.append(f"trained biases (bias={config['bias']!r})")
-    if isinstance(start, str) and start.lower() not in _PLAIN_STARTS:
+    if start is not None:
         wrong.append(
             f"init_lora_weights={start!r}, which changes the base model (convert it with peft's "
             "path_initial_model_for_weight_conversion)"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
+from qserve.hub.adapter import UNLIKE_LORA, changing_start
 from qserve.hub.bounded import check_regular, read_json
 from qserve.hub.weight_names import WHOLE
 from qserve.reward.checkpoints import StoredTensor
@@ -17,23 +18,6 @@ __all__ = ["Adapter", "read_adapter"]
 
 _CONFIG = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
-# Keys of peft 0.21's LoraConfig under which the merged weights would not be those that were trained.
-_INEXACT = {
-    "alora_invocation_tokens": "an activated LoRA holds only behind its invocation tokens",
-    "arrow_config": "Arrow chooses among several adapters for each token",
-    "layer_replication": "it repeats layers of the base",
-    "lora_bias": "its factors have biases",
-    "megatron_config": "it is split as Megatron splits a model",
-    "monteclora_config": "its factors are distributions",
-    "kasa_config": "it changes the base's weights when the training begins",
-    "target_parameters": "it adapts fused parameters (of experts), which are stored one by one",
-    "trainable_token_indices": "it trains single rows of the embedding",
-    "use_bdlora": "its factors are in blocks",
-    "use_qalora": "its factors are of pooled inputs",
-    "velora_config": "its activations are projected",
-}
-# Of these only the difference to a base that was changed at the start of the training is stored.
-_CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 @dataclass(frozen=True)
@@ -94,14 +78,13 @@ def _check_exact(path: Path, config: Mapping[str, Any]) -> None:
     kind = config.get("peft_type")
     if str(kind).upper() != "LORA":
         raise UsageError(f"{path} is an adapter of the kind {kind}; LoRA (and DoRA) can be merged")
-    for key, why in _INEXACT.items():
+    for key, words in UNLIKE_LORA.items():
         if config.get(key):
             raise UsageError(
-                f"{path} can't be merged exactly: {why} ({key}); merge it with the trainer that made it, or serve it "
-                "beside its base"
+                f"{path} can't be merged exactly: it has {words} ({key}); merge it with the trainer that made it, or "
+                "serve it beside its base"
             )
-    start = str(config.get("init_lora_weights")).lower()
-    if start.startswith(_CHANGES_THE_BASE):
+    if (start := changing_start(config)) is not None:
         raise UsageError(
             f"{path} can't be merged into its base: it began with init_lora_weights={start!r}, which changes the "
             "base's weights; save it again with peft's path_initial_model_for_weight_conversion, which makes it a "

@@ -37,6 +37,8 @@ def test_ranks_shapes_and_scalings_are_those_of_peft(tmp_path: Path) -> None:
         ({"bias": "lora_only"}, "bias='lora_only'"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save=lm_head"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa'"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights='lora_ga'"),
+        ({"kasa_config": {"rank": 4}}, "KaSA"),
         ({"layer_replication": [[0, 2]]}, "replicated layers"),
         ({"peft_type": "IA3"}, "'IA3'"),
     ],
