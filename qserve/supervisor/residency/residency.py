@@ -14,16 +14,14 @@ from qserve.planner.residency.footprint import Budget
 from qserve.planner.residency.schedule import Change, Rules, can_ever_load, next_change
 from qserve.service.residents import ResidentsPlan
 from qserve.supervisor.deployment import ModelDeployment
-from qserve.supervisor.memory.held import held_bytes
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.residency.resident import Resident
 from qserve.supervisor.residency.rooms import LEASE_S, Room, Rooms
 from qserve.supervisor.residency.standby import Standby
-from qserve.supervisor.residency.worker import OnDemandWorker
+from qserve.supervisor.residency.worker import OnDemandWorker, held_by
 from qserve.supervisor.runner import Worker
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
-from qserve.worker.process_tree import tree_of
 
 __all__ = ["Residency"]
 
@@ -205,22 +203,17 @@ class Residency:
         load_s = time.monotonic() - began_s
         one.became_ready(time.monotonic(), round(load_s, 3))
         rest = sum(one.footprint.rest.values())
-        peak_bytes = max(worker.peak_bytes, await asyncio.to_thread(_held_by, worker.running_pid))
+        peak_bytes = max(worker.peak_bytes, await asyncio.to_thread(held_by, worker.running_pid))
         self._record.event(
             worker.status.name, "loaded", load_s=round(load_s, 3), peak_bytes=peak_bytes, rest_bytes=rest
         )
 
     async def _unload(self, one: Resident, why: str) -> None:
-        began_s, pid = time.monotonic(), one.worker.running_pid
-        held = await asyncio.to_thread(_held_by, pid)
-        await one.worker.unload(why)
-        left = await asyncio.to_thread(_held_by, pid)
-        took_s = round(time.monotonic() - began_s, 3)
-        self._record.event(
-            one.worker.status.name, "unloaded", reason=why, seconds=took_s, held_bytes=held, left_bytes=left
-        )
-        if left:
-            _log.warning("%s: %s of its memory did not come back", one.name, format_bytes(left))
+        began_s, worker = time.monotonic(), one.worker
+        await worker.unload(why)
+        figures = {"held_bytes": worker.held_bytes, "reclaimed_bytes": worker.reclaimed_bytes}
+        seconds = round(time.monotonic() - began_s, 3)
+        self._record.event(worker.status.name, "unloaded", reason=why, seconds=seconds, **figures)
 
     async def _load_on_request(self, one: Resident) -> None:
         self._may_try_again(one)
@@ -272,14 +265,9 @@ def _standby(residents: Sequence[Resident], plan: ResidentsPlan, record: RunReco
     return None if first is None else Standby(plan.standby, first, record.log_file("standby"))
 
 
-def _held_by(pid: int | None) -> int:
-    """What its processes hold of the RAM; 0 once it is gone."""
-    return 0 if pid is None else held_bytes(tree_of(pid), shares_gpu=False)
-
-
 async def _peak_of(worker: OnDemandWorker) -> None:
     """Sees the most that it holds while it starts, in `worker.peak_bytes`."""
     worker.peak_bytes = 0
     while True:
         await asyncio.sleep(_SAMPLE_S)
-        worker.peak_bytes = max(worker.peak_bytes, await asyncio.to_thread(_held_by, worker.running_pid))
+        worker.peak_bytes = max(worker.peak_bytes, await asyncio.to_thread(held_by, worker.running_pid))

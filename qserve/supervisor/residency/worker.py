@@ -7,15 +7,18 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from qserve.detect.free_memory import read_free_memory
 from qserve.errors import QserveError
 from qserve.supervisor.child import Child
 from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, WorkerEvents
+from qserve.supervisor.memory.held import held_bytes
 from qserve.supervisor.residency.standby import Standby
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import WorkerState, WorkerStatus
 from qserve.worker.launch import Launch
+from qserve.worker.process_tree import tree_of
 
-__all__ = ["OnDemandWorker"]
+__all__ = ["OnDemandWorker", "held_by"]
 
 _LOOK_S = 0.02
 _NOT_LOADED = "it is not in memory; the next request for it has it loaded"
@@ -27,6 +30,8 @@ class OnDemandWorker(SupervisedWorker):
     Attributes:
         is_loaded: its process runs, or is being restarted; it counts with its bytes.
         peak_bytes: the most that it held during its last start.
+        held_bytes: of the RAM, when it left last.
+        reclaimed_bytes: by how much the RAM had more free behind that; other programs are in it.
         standby: one for all models: becomes the next worker; None: each starts from nothing.
         starting: one for all models: held while one starts, since the plan has room for one start at a time.
     """
@@ -34,7 +39,7 @@ class OnDemandWorker(SupervisedWorker):
     def __init__(self, status: WorkerStatus, launch: Launch, log_file: Path, report: WorkerEvents) -> None:
         super().__init__(status, launch, log_file, report)
         self.is_loaded = False
-        self.peak_bytes = 0
+        self.peak_bytes = self.held_bytes = self.reclaimed_bytes = 0
         self.starting = asyncio.Lock()
         self.standby: Standby | None = None
         self._was_loaded = asyncio.Event()
@@ -82,8 +87,8 @@ class OnDemandWorker(SupervisedWorker):
         while True:
             await self._was_loaded.wait()
             pause_s = FIRST_PAUSE_S
-            while not self._leaves.is_set():
-                reason = await self._until_down()
+            while True:
+                reason = await self._until_down()  # at once where it is to leave already
                 if self._leaves.is_set():
                     break
                 is_requested = self._restarts.is_requested
@@ -126,6 +131,11 @@ class OnDemandWorker(SupervisedWorker):
             raise outcome
         return was_over and not isinstance(outcome, BaseException)
 
+    async def _end_now(self) -> None:
+        before, self.held_bytes = free_bytes(), held_by(self.running_pid)
+        await super()._end_now()
+        self.reclaimed_bytes = free_bytes() - before
+
     async def _until_drained(self) -> str:
         """A requested restart, or it is to leave; either way its requests finish, and new ones wait."""
         tasks = [asyncio.create_task(self._restarts.requested()), asyncio.create_task(self._leaves.wait())]
@@ -141,3 +151,13 @@ class OnDemandWorker(SupervisedWorker):
         while self.status.load.num_requests:
             await asyncio.sleep(_LOOK_S)
         return why
+
+
+def held_by(pid: int | None) -> int:
+    """What its processes hold of the RAM; 0 once it is gone."""
+    return 0 if pid is None else held_bytes(tree_of(pid), shares_gpu=False)
+
+
+def free_bytes() -> int:
+    """Of the RAM, or of the cgroup that bounds this service."""
+    return read_free_memory().pools[-1].available_bytes

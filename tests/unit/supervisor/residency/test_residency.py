@@ -229,6 +229,17 @@ async def test_one_that_does_not_run_holds_nothing(turns: Callable[..., Turns]) 
         assert await one.residents["a"].worker.memory() == {}
 
 
+async def test_one_that_is_to_leave_the_moment_it_is_there_is_ended(turns: Callable[..., Turns]) -> None:
+    one = turns({"a": LIVES})
+    worker = one.residents["a"].worker
+    await worker.load()
+    leaving, watching = asyncio.create_task(worker.unload("it is to leave")), asyncio.create_task(worker.watch())
+    await leaving
+    assert worker.pid is not None and not is_running(worker.pid)
+    watching.cancel()
+    one.record.end(0)
+
+
 async def test_a_start_of_a_service_that_fails_is_its_error(turns: Callable[..., Turns]) -> None:
     one = turns({"a": REFUSES})
     with pytest.raises(QserveError, match="too big"):
@@ -236,15 +247,18 @@ async def test_a_start_of_a_service_that_fails_is_its_error(turns: Callable[...,
 
 
 async def test_loads_are_recorded_for_the_next_plan(turns: Callable[..., Turns], plan: Any, tmp_path: Path) -> None:
-    one = turns({"a": LIVES, "b": LIVES})
+    one = turns({"a": f"held = bytearray(b'1' * (32 << 20)); {LIVES}", "b": LIVES})
     one.record.plan("a", plan, ("a",))
     async with one.running():
         one.ask("b")
         await one.until_state("b", WorkerState.READY)
     store = RunStore.open_existing(tmp_path)
     assert store is not None
-    events = [event.event for event in store.events(store.run())]
+    events = {event.event: event.details for event in store.events(store.run())}
     assert {"loaded", "unloaded"} <= set(events)
+    held = events["unloaded"]["held_bytes"]
+    assert held > 20 << 20, "it held 32 MiB beside Python"
+    assert isinstance(events["unloaded"]["reclaimed_bytes"], int)
     learned = store.loads(plan.engine, plan.shape)
     assert learned is not None and learned.load_s > 0 and learned.starting_bytes > 0, "a process is more than 60 bytes"
     assert store.loads(plan.engine, "another shape") is None
