@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,8 @@ from qserve.worker.base import WorkerFacts
 __all__ = ["RemoteReplicas"]
 
 _LOOK_S = 0.02
+# The coordinator pushes what has changed fifty times a second.
+_PUSHED_S = 1.0
 
 
 class RemoteReplicas(Replicas):
@@ -58,9 +61,11 @@ class RemoteReplicas(Replicas):
 
     async def introduced(self) -> WorkerFacts:
         await self._channel.request("introduced", self.group)
-        while (facts := self.facts).request_fields is None:  # until the coordinator has pushed them
-            await asyncio.sleep(_LOOK_S)
-        return facts
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PUSHED_S):
+                while self.facts.request_fields is None:
+                    await asyncio.sleep(_LOOK_S)
+        return self.facts
 
     async def died(self, request: RoutedRequest, death: Life) -> bool:
         return bool(await self._channel.request("died", self.group, request.digest, death))

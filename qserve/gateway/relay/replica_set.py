@@ -86,12 +86,11 @@ class ReplicaSet(Replicas):
         (upstream,) = self.upstreams
         upstream.load.num_wanting += 1
         try:
-            while upstream.status.facts.request_fields is None:
+            while upstream.status.is_awaited:  # it may leave again before this request is told that it was there
                 await upstream.until_loaded()
-                upstream.check_ready()
-                await asyncio.sleep(0)
         finally:
             upstream.load.num_wanting -= 1
+        upstream.check_ready()
         return upstream.status.facts
 
     def _was_outside(self, death: Life) -> bool:

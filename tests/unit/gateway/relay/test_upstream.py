@@ -9,6 +9,7 @@ import pytest
 
 from qserve.gateway.processes.statuses import changing, document_of, status_of, update
 from qserve.gateway.relay.admission import Requester, Requeued
+from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
@@ -79,6 +80,17 @@ async def test_requests_wait_for_a_model_that_is_loaded_on_demand_in_their_order
     await asyncio.gather(*waiting)
     assert order == [0, 1, 2, 3, 4] and upstream.num_waiting == 0
     await upstream.until_loaded()
+
+
+async def test_an_engine_that_tells_no_fields_keeps_no_request_waiting() -> None:
+    status, upstream = on_demand()
+    waiting = asyncio.create_task(ReplicaSet([upstream]).introduced())
+    await asyncio.sleep(0.1)
+    assert not waiting.done() and status.load.num_wanting == 1
+    status.state = WorkerState.READY
+    async with asyncio.timeout(10):
+        assert (await waiting).request_fields is None
+    assert status.load.num_wanting == 0
 
 
 async def test_no_more_wait_for_a_load_than_the_queue_holds() -> None:
